@@ -30,16 +30,18 @@ size_t trailing(std::string_view text, const CodePointSet& set) {
 
 }  // namespace
 
-uint32_t TextTrie::child(uint32_t node, char byte) const {
+uint32_t TextTrie::child(uint32_t node, char byte, uint64_t& steps) const {
   uint32_t at = nodes_[node].child;
-  while (at != 0 && nodes_[at].byte != byte) at = nodes_[at].next;
+  for (; at != 0 && nodes_[at].byte != byte; ++steps) at = nodes_[at].next;
+  ++steps;
   return at;
 }
 
 void TextTrie::add(std::string_view text, uint32_t value) {
   uint32_t node = 0;
+  uint64_t ignored = 0;
   for (const char byte : text) {
-    uint32_t next = child(node, byte);
+    uint32_t next = child(node, byte, ignored);
     if (next == 0) {
       next = static_cast<uint32_t>(nodes_.size());
       nodes_.push_back({kNone, 0, nodes_[node].child, byte});
@@ -53,18 +55,21 @@ void TextTrie::add(std::string_view text, uint32_t value) {
     if (text.size() == 1 || second == byte_index(text[1])) pairs_.set(byte_index(text[0]) << 8 | second);
 }
 
-TextTrie::Found TextTrie::find(std::string_view text, size_t from) const {
+TextTrie::Found TextTrie::find(std::string_view text, size_t from, WorkLimit& limit) const {
+  limit.check_stop();
   for (size_t begin = from; begin < text.size(); ++begin) {
     uint32_t node = first_[byte_index(text[begin])];
     if (node == 0) continue;
     if (begin + 1 < text.size() && !pairs_.test(byte_index(text[begin]) << 8 | byte_index(text[begin + 1]))) continue;
     Found found{begin, begin, kNone};
+    uint64_t steps = 0;
     for (size_t end = begin + 1;; ++end) {
       if (nodes_[node].value != kNone) found = {begin, end, nodes_[node].value};
       if (end == text.size()) break;
-      node = child(node, text[end]);
+      node = child(node, text[end], steps);
       if (node == 0) break;
     }
+    limit.charge(steps, "the search for added tokens");
     if (found.value != kNone) return found;
   }
   return {text.size(), text.size(), kNone};
@@ -79,9 +84,10 @@ AddedTokens::Place AddedTokens::widened(const AddedToken& token, std::string_vie
   Place place{found.begin, found.end, true};
   const std::string_view before = text.substr(0, found.begin), after = text.substr(found.end);
   if (token.single_word && (trailing(before, word_set()) > 0 || leading(after, word_set()) > 0)) place.taken = false;
-  if (token.lstrip) {
+  if (token.lstrip && place.begin > done)
     while (const size_t bytes = trailing(text.substr(done, place.begin - done), whitespace_set())) place.begin -= bytes;
-  }
+  // What the token before took on its right is whitespace, up to other text.
+  if (token.rstrip) place.end = std::max(place.end, done);
   if (token.rstrip)
     while (const size_t bytes = leading(text.substr(place.end), whitespace_set())) place.end += bytes;
   return place;

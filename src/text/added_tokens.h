@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "text/vocabulary.h"
+#include "text/work_limit.h"
 
 namespace lfm2 {
 
@@ -33,7 +34,7 @@ class TextTrie {
     size_t begin, end;
     uint32_t value;
   };
-  Found find(std::string_view text, size_t from) const;
+  Found find(std::string_view text, size_t from, WorkLimit& limit) const;
 
  private:
   struct Node {
@@ -41,7 +42,7 @@ class TextTrie {
     uint32_t child = 0, next = 0;  // 0: none
     char byte = 0;
   };
-  uint32_t child(uint32_t node, char byte) const;
+  uint32_t child(uint32_t node, char byte, uint64_t& steps) const;
 
   std::vector<Node> nodes_ = std::vector<Node>(1);
   std::array<uint32_t, 256> first_{};  // children of the root
@@ -56,11 +57,12 @@ class AddedTokens {
   const std::vector<AddedToken>& list() const { return tokens_; }
 
   // Calls take_text(text) and take_token(id) in the order of the text. An added token searched later may stand in what
-  // an earlier search left.
+  // an earlier search left. Error(kData) where the search takes more than the limit.
   template <class TakeText, class TakeToken>
-  void split(std::string_view text, const TakeText& take_text, const TakeToken& take_token) const {
+  void split(std::string_view text, WorkLimit& limit, const TakeText& take_text, const TakeToken& take_token) const {
     split_by(
-        raw_, text, [&](std::string_view left) { split_by(normalized_, left, take_text, take_token); }, take_token);
+        raw_, text, limit, [&](std::string_view left) { split_by(normalized_, left, limit, take_text, take_token); },
+        take_token);
   }
 
  private:
@@ -70,11 +72,11 @@ class AddedTokens {
   };
 
   template <class TakeText, class TakeToken>
-  void split_by(const TextTrie& trie, std::string_view text, const TakeText& take_text,
+  void split_by(const TextTrie& trie, std::string_view text, WorkLimit& limit, const TakeText& take_text,
                 const TakeToken& take_token) const {
     size_t done = 0;
     for (size_t from = 0; !trie.empty();) {
-      const TextTrie::Found found = trie.find(text, from);
+      const TextTrie::Found found = trie.find(text, from, limit);
       if (found.begin == text.size()) break;
       from = found.end;
       const AddedToken& token = tokens_[found.value];

@@ -17,11 +17,10 @@ namespace {
 
 // Patterns whose groups repeat need a stack for going back. The common ones have none and need next to nothing.
 constexpr size_t kMinJitStack = 32 << 10, kMaxJitStack = 16 << 20;
-// How often PCRE2 may go back. Each match may do so kStepsOfMatch times; more, as for a long run of spaces, comes out
-// of a budget for the whole text. The common patterns go back over each run once or twice, so they never need it all; a
-// pattern that does would need hours for some text.
+// How often a match may go back, and how many bytes it may look at, before that counts (WorkLimit), as it does for a
+// long run of spaces.
 constexpr uint32_t kStepsOfMatch = 2000;
-constexpr uint64_t kBudget = 10'000'000, kBudgetOfByte = 64;
+constexpr size_t kWindow = 256;
 
 std::string pcre2_message(int code) {
   PCRE2_UCHAR8 text[256];
@@ -59,25 +58,25 @@ PreTokenizer::PreTokenizer(const std::vector<SplitPattern>& patterns, const std:
     int error = 0;
     size_t offset = 0;
     Pattern compiled;
-    compiled.expression = pattern.expression();
+    compiled.name = fmt::format("the pattern {}", pattern.expression());
     compiled.code.reset(pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(translated.data()), translated.size(),
                                         PCRE2_NEVER_UTF | PCRE2_NEVER_UCP, &error, &offset, nullptr));
     if (!compiled.code)
-      throw Error(ExitCode::kData, fmt::format("{}: the pattern {} does not compile: {}", what, compiled.expression,
-                                               pcre2_message(error)));
+      throw Error(ExitCode::kData,
+                  fmt::format("{}: {} does not compile: {}", what, compiled.name, pcre2_message(error)));
     uint32_t matches_empty = 0;
     pcre2_pattern_info_8(compiled.code.get(), PCRE2_INFO_MATCHEMPTY, &matches_empty);
     if (matches_empty != 0)
-      throw Error(ExitCode::kData, fmt::format("{}: the pattern {} matches empty text, which is not supported", what,
-                                               compiled.expression));
+      throw Error(ExitCode::kData,
+                  fmt::format("{}: {} matches empty text, which is not supported", what, compiled.name));
     // Fails where the system allows no new machine code; then PCRE2 interprets.
-    compiled.compiled_to_machine_code = pcre2_jit_compile_8(compiled.code.get(), PCRE2_JIT_COMPLETE) == 0;
+    compiled.compiled_to_machine_code =
+        pcre2_jit_compile_8(compiled.code.get(), PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0;
     patterns_.push_back(std::move(compiled));
   }
 }
 
 std::string_view PreTokenizer::symbols(std::string_view text, Scratch& scratch) const {
-  scratch.budget_ = kBudget + kBudgetOfByte * text.size();
   const char* const end = text.data() + text.size();
   size_t ascii = length_of(text.data(), end);
   if (ascii == text.size()) return text;  // its own symbols
@@ -114,27 +113,48 @@ size_t PreTokenizer::bytes_of(std::string_view symbols, std::string_view text) {
   return bytes;
 }
 
-PreTokenizer::Match PreTokenizer::next_match(const Pattern& pattern, std::string_view symbols, size_t from,
-                                             Scratch& scratch) const {
-  const auto run = [&] {
-    const auto match = pattern.compiled_to_machine_code ? pcre2_jit_match_8 : pcre2_match_8;
-    return match(pattern.code.get(), reinterpret_cast<PCRE2_SPTR8>(symbols.data()), symbols.size(), from, 0,
-                 scratch.match_.get(), scratch.context_.get());
+int PreTokenizer::run(const Pattern& pattern, std::string_view symbols, size_t from, uint32_t options,
+                      const Work& work) const {
+  pcre2_real_match_context_8* const context = work.scratch.context_.get();
+  const auto match = [&] {
+    const auto function = pattern.compiled_to_machine_code ? pcre2_jit_match_8 : pcre2_match_8;
+    return function(pattern.code.get(), reinterpret_cast<PCRE2_SPTR8>(symbols.data()), symbols.size(), from, options,
+                    work.scratch.match_.get(), context);
   };
-  int found = run();
-  for (uint64_t limit = kStepsOfMatch; found == PCRE2_ERROR_MATCHLIMIT && scratch.budget_ > 0;) {
-    limit = std::min({8 * limit, scratch.budget_, uint64_t{UINT32_MAX}});
-    scratch.budget_ -= limit;
-    pcre2_set_match_limit_8(scratch.context_.get(), static_cast<uint32_t>(limit));
-    found = run();
-    pcre2_set_match_limit_8(scratch.context_.get(), kStepsOfMatch);
+  int found = match();
+  for (uint64_t steps = kStepsOfMatch; found == PCRE2_ERROR_MATCHLIMIT && work.limit.left() > 0;) {
+    steps = std::min({8 * steps, work.limit.left(), uint64_t{UINT32_MAX}});
+    work.limit.charge(steps, pattern.name);
+    pcre2_set_match_limit_8(context, static_cast<uint32_t>(steps));
+    found = match();
+    pcre2_set_match_limit_8(context, kStepsOfMatch);
   }
-  if (found == PCRE2_ERROR_NOMATCH) return {symbols.size(), symbols.size()};
-  if (found < 0)
-    throw Error(ExitCode::kData, fmt::format("{}: the pattern {} cannot be matched with this text: {}", what_,
-                                             pattern.expression, pcre2_message(found)));
-  const size_t* const place = pcre2_get_ovector_pointer_8(scratch.match_.get());
-  return {place[0], place[1]};
+  return found;
+}
+
+// A match sees the text up to a window's end. Where it would look farther, PCRE2 says so, and the window grows: so it
+// is known how far a match looked, and what it would find without windows is what it finds.
+PreTokenizer::Match PreTokenizer::next_match(const Pattern& pattern, std::string_view symbols, size_t from,
+                                             const Work& work) const {
+  work.limit.check_stop();
+  for (size_t window = kWindow;;) {
+    const size_t end = from + std::min(window, symbols.size() - from);
+    const bool all = end == symbols.size();
+    const int found = run(pattern, symbols.substr(0, end), from, all ? 0 : PCRE2_PARTIAL_HARD, work);
+    if (found == PCRE2_ERROR_NOMATCH && all) return {symbols.size(), symbols.size()};
+    if (found == PCRE2_ERROR_NOMATCH) {
+      from = end;
+    } else if (found == PCRE2_ERROR_PARTIAL) {
+      work.limit.charge(window, pattern.name);
+      window *= 2;
+    } else if (found < 0) {
+      throw Error(ExitCode::kData, fmt::format("{}: {} cannot be matched with this text: {}", what_, pattern.name,
+                                               pcre2_message(found)));
+    } else {
+      const size_t* const place = pcre2_get_ovector_pointer_8(work.scratch.match_.get());
+      return {place[0], place[1]};
+    }
+  }
 }
 
 }  // namespace lfm2

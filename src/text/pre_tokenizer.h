@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "text/split_pattern.h"
+#include "text/work_limit.h"
 
 struct pcre2_real_code_8;
 struct pcre2_real_match_data_8;
@@ -35,7 +36,6 @@ class PreTokenizer {
     std::unique_ptr<pcre2_real_match_context_8, Free> context_;
     std::unique_ptr<pcre2_real_match_data_8, Free> match_;
     std::vector<uint8_t> symbols_;  // of the text, where it is not ASCII
-    uint64_t budget_ = 0;           // how often matches may still go back, beside what each of them may
   };
 
   // Each pattern cuts the pieces that the one before it left; matches are pieces, and so is what lies between them.
@@ -43,10 +43,10 @@ class PreTokenizer {
   PreTokenizer(const std::vector<SplitPattern>& patterns, const std::string& what);
 
   // Calls take(piece) for every piece, in order; together they are the text. Bytes that are not UTF-8 match nothing.
-  // Error(kData) where a pattern would need too long.
+  // Error(kData) where a pattern takes more than the limit.
   template <class Take>
-  void split(std::string_view text, Scratch& scratch, Take&& take) const {
-    split_symbols(symbols(text, scratch), 0, text, scratch, [&](std::string_view piece) { take(piece); });
+  void split(std::string_view text, Scratch& scratch, WorkLimit& limit, Take&& take) const {
+    split_symbols(symbols(text, scratch), 0, text, {scratch, limit}, [&](std::string_view piece) { take(piece); });
   }
 
  private:
@@ -55,19 +55,25 @@ class PreTokenizer {
   };
   struct Pattern {
     std::unique_ptr<pcre2_real_code_8, FreeCode> code;
-    std::string expression;
+    std::string name;  // with its expression
     bool compiled_to_machine_code;
   };
   struct Match {
     size_t begin, end;
   };
+  struct Work {
+    Scratch& scratch;
+    WorkLimit& limit;
+  };
 
   std::string_view symbols(std::string_view text, Scratch& scratch) const;
   // The first match that begins at `from` or later; begin is the size where there is none.
-  Match next_match(const Pattern& pattern, std::string_view symbols, size_t from, Scratch& scratch) const;
+  Match next_match(const Pattern& pattern, std::string_view symbols, size_t from, const Work& work) const;
+  // What PCRE2 says of these symbols.
+  int run(const Pattern& pattern, std::string_view symbols, size_t from, uint32_t options, const Work& work) const;
 
   template <class Take>
-  void split_symbols(std::string_view symbols, size_t level, std::string_view& text, Scratch& scratch,
+  void split_symbols(std::string_view symbols, size_t level, std::string_view& text, const Work& work,
                      const Take& take) const {
     if (level == patterns_.size()) {
       if (symbols.empty()) return;
@@ -78,10 +84,10 @@ class PreTokenizer {
     }
     size_t at = 0;
     while (at < symbols.size()) {
-      const Match match = next_match(patterns_[level], symbols, at, scratch);
-      if (match.begin > at) split_symbols(symbols.substr(at, match.begin - at), level + 1, text, scratch, take);
+      const Match match = next_match(patterns_[level], symbols, at, work);
+      if (match.begin > at) split_symbols(symbols.substr(at, match.begin - at), level + 1, text, work, take);
       if (match.end > match.begin)
-        split_symbols(symbols.substr(match.begin, match.end - match.begin), level + 1, text, scratch, take);
+        split_symbols(symbols.substr(match.begin, match.end - match.begin), level + 1, text, work, take);
       at = match.end;
     }
   }

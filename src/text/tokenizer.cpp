@@ -24,10 +24,11 @@ class Tokenizer::Scratch {
 void Tokenizer::FreeScratch::operator()(Scratch* scratch) const { delete scratch; }
 
 struct Tokenizer::State {
-  State(TokenizerFile file, const std::string& what)
-      : vocabulary(std::move(file.vocabulary)),
+  State(TokenizerFile file, const std::string& name)
+      : what(name),
+        vocabulary(std::move(file.vocabulary)),
         added(std::move(file.added_tokens)),
-        pre_tokenizer(file.patterns, what),
+        pre_tokenizer(file.patterns, name),
         encoder(vocabulary, std::move(file.merges), file.ignore_merges),
         special(vocabulary.size()),
         before(std::move(file.before)),
@@ -35,6 +36,7 @@ struct Tokenizer::State {
     for (const AddedToken& token : added.list()) special[static_cast<size_t>(token.id)] = token.special;
   }
 
+  const std::string what;
   Vocabulary vocabulary;
   AddedTokens added;
   PreTokenizer pre_tokenizer;
@@ -58,7 +60,8 @@ Tokenizer Tokenizer::parse(std::string_view json, const std::string& what) {
 
 Tokenizer::ScratchPointer Tokenizer::make_scratch() const { return ScratchPointer(new Scratch()); }
 
-void Tokenizer::encode(std::string_view text, bool add_special_tokens, std::vector<TokenId>& ids) const {
+void Tokenizer::encode(std::string_view text, bool add_special_tokens, std::vector<TokenId>& ids,
+                       const std::atomic<bool>* stop) const {
   ScratchPointer scratch;
   {
     const std::lock_guard lock(state_->mutex);
@@ -68,21 +71,23 @@ void Tokenizer::encode(std::string_view text, bool add_special_tokens, std::vect
     }
   }
   if (!scratch) scratch = make_scratch();
-  encode(text, add_special_tokens, ids, *scratch);  // where this throws, the scratch goes too
+  encode(text, add_special_tokens, ids, *scratch, stop);  // where this throws, the scratch goes too
   const std::lock_guard lock(state_->mutex);
   state_->free.push_back(std::move(scratch));
 }
 
-void Tokenizer::encode(std::string_view text, bool add_special_tokens, std::vector<TokenId>& ids,
-                       Scratch& scratch) const {
+void Tokenizer::encode(std::string_view text, bool add_special_tokens, std::vector<TokenId>& ids, Scratch& scratch,
+                       const std::atomic<bool>* stop) const {
   if (text.size() > kMaxText)
     throw Error(ExitCode::kData, fmt::format("a text of {} bytes, at most {} can be encoded", text.size(), kMaxText));
   if (add_special_tokens) ids.insert(ids.end(), state_->before.begin(), state_->before.end());
+  WorkLimit limit(state_->what, text.size(), stop);
   state_->added.split(
-      text,
+      text, limit,
       [&](std::string_view part) {
-        state_->pre_tokenizer.split(
-            part, scratch.pieces, [&](std::string_view piece) { state_->encoder.encode(piece, scratch.encoder, ids); });
+        state_->pre_tokenizer.split(part, scratch.pieces, limit, [&](std::string_view piece) {
+          state_->encoder.encode(piece, scratch.encoder, ids);
+        });
       },
       [&](TokenId id) { ids.push_back(id); });
   if (add_special_tokens) ids.insert(ids.end(), state_->after.begin(), state_->after.end());

@@ -2,6 +2,7 @@
 // have: byte-level BPE behind added tokens and regular expressions.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -31,10 +32,13 @@ class Tokenizer {
   ~Tokenizer();
 
   // Appends the ids of a text. Any bytes are accepted; those that are not UTF-8 are pieces of their own. Many threads
-  // may call at once. Error(kData) for more than 1 GiB, or where the file's pattern needs too long for the text.
-  void encode(std::string_view text, bool add_special_tokens, std::vector<TokenId>& ids) const;
+  // may call at once. Error(kData) for more than 1 GiB, or where the file needs too long for the text (WorkLimit);
+  // Error(kStopped) soon after `stop` became true.
+  void encode(std::string_view text, bool add_special_tokens, std::vector<TokenId>& ids,
+              const std::atomic<bool>* stop = nullptr) const;
   // The same with the scratch of a thread, which saves the search for a free one.
-  void encode(std::string_view text, bool add_special_tokens, std::vector<TokenId>& ids, Scratch& scratch) const;
+  void encode(std::string_view text, bool add_special_tokens, std::vector<TokenId>& ids, Scratch& scratch,
+              const std::atomic<bool>* stop = nullptr) const;
   ScratchPointer make_scratch() const;
 
   // The bytes of the ids: the encoded text again, or parts of characters where a model made the ids up. Ids without a

@@ -25,6 +25,21 @@ const Json& golden() {
   return json;
 }
 
+// The small tokenizer with one more added token.
+Tokenizer with_added(const Json& token) {
+  Json json = small_tokenizer_json();
+  Json& tokens = json["added_tokens"];
+  Json added = tokens.back();
+  int64_t last = 0;
+  for (const auto& [text, id] : json["model"]["vocab"].items()) last = std::max(last, id.get<int64_t>());
+  for (const Json& other : tokens) last = std::max(last, other["id"].get<int64_t>());
+  added.update({{"id", last + 1}, {"special", false}, {"normalized", false}, {"lstrip", false}, {"rstrip", false}});
+  added.update({{"single_word", false}});
+  added.update(token);
+  tokens.push_back(added);
+  return parse_tokenizer(json);
+}
+
 TEST(TokenizerTest, IdsAreThoseOfTokenizers) {
   size_t compared = 0;
   for (const Json& variant : golden()["variants"]) {
@@ -202,6 +217,71 @@ TEST(TokenizerTest, PatternsThatGoBackTooOftenAreStopped) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kData);
     EXPECT_NE(std::string(error.what()).find("(?:a+)+b|a"), std::string::npos) << error.what();
+  }
+}
+
+// A pattern that looks ahead over all the rest at each place, and added tokens that stand in one another.
+TEST(TokenizerTest, FilesThatTakeTooLongForATextAreStopped) {
+  const auto refused = [](const Tokenizer& tokenizer, const std::string& text, std::string_view part) {
+    try {
+      encode(tokenizer, text);
+      ADD_FAILURE() << part;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kData);
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  };
+  for (const char* expression : {"a*c|a", "(?=a*c)a|a"}) {
+    Json json = small_tokenizer_json();
+    json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = expression;
+    refused(parse_tokenizer(json), std::string(200'000, 'a'),
+            fmt::format("the pattern {} takes more than", expression));
+  }
+  refused(with_added({{"content", std::string(1000, 'a') + "b"}}), std::string(200'000, 'a'),
+          "the search for added tokens takes more than");
+}
+
+// Whitespace on either side of each is walked over once.
+TEST(TokenizerTest, AddedTokensOfWhitespace) {
+  const std::string tabs(500'000, '\t');
+  for (const auto& [left, right] : {std::pair{true, false}, {false, true}, {true, true}}) {
+    const Tokenizer tokenizer = with_added({{"content", "\t"}, {"lstrip", left}, {"rstrip", right}});
+    const TokenId tab = *tokenizer.find("\t"), x = *tokenizer.find("x");
+    EXPECT_EQ(encode(tokenizer, tabs), std::vector<TokenId>(tabs.size(), tab));
+    EXPECT_EQ(encode(tokenizer, "\t\tx\t"), (std::vector<TokenId>{tab, tab, x, tab}));
+  }
+}
+
+// How far a match has to look changes nothing of what it finds.
+TEST(TokenizerTest, MatchesOfAnyLength) {
+  Json json = small_tokenizer_json();
+  const auto with = [&](const char* expression) {
+    json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = expression;
+    return parse_tokenizer(json);
+  };
+  const Tokenizer greedy = with("a*c|a"), ahead = with("(?=a*c)a+|a"), whole = with("[^z]+");
+  const TokenId a = *whole.find("a");
+  for (const size_t length : {1, 254, 255, 256, 257, 511, 512, 513, 1024, 2000}) {
+    const std::string run(length, 'a');
+    EXPECT_EQ(encode(greedy, run + "c"), encode(whole, run + "c")) << length;
+    EXPECT_EQ(encode(greedy, run), std::vector<TokenId>(length, a)) << length;
+    std::vector<TokenId> expected = encode(whole, run);
+    expected.push_back(*whole.find("c"));
+    EXPECT_EQ(encode(ahead, run + "c"), expected) << length;
+    EXPECT_EQ(encode(ahead, run), std::vector<TokenId>(length, a)) << length;
+  }
+}
+
+TEST(TokenizerTest, StopsWhenAskedTo) {
+  std::atomic<bool> stop = false;
+  std::vector<TokenId> ids;
+  small_tokenizer().encode("hello", false, ids, &stop);
+  stop = true;
+  try {
+    small_tokenizer().encode("hello", false, ids, &stop);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kStopped);
   }
 }
 
