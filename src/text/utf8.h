@@ -42,6 +42,15 @@ inline Utf8Character first_character(std::string_view text) {
   return {point, length, true, false};
 }
 
+inline bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const Utf8Character character = first_character(text);
+    if (!character.valid) return false;
+    text.remove_prefix(character.length);
+  }
+  return true;
+}
+
 // The number of characters of a text in UTF-8.
 inline int64_t characters_of(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xc0) != 0x80; });

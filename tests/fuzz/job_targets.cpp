@@ -133,7 +133,7 @@ void inputs_h5(Bytes bytes) {
     const CheckedFile file(path);
     chunked = false;
     for (const auto& [name, dataset] :
-         h5::scan(file, {.only = {"input_ids", "offsets", "attention_mask", "lengths"}}).datasets)
+         h5::scan(file, {.only = {"input_ids", "offsets", "ids", "attention_mask", "lengths"}}).datasets)
       chunked |= dataset.storage != h5::ScannedDataset::Storage::kContiguous || !dataset.type.little_endian;
   });
   if (!chunked) read_input("inputs.h5", bytes);

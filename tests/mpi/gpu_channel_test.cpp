@@ -10,7 +10,7 @@
 namespace lfm2::test {
 namespace {
 
-constexpr double kFewSeconds = 5;
+constexpr double kChannelSeconds = 5;
 
 class GpuChannelTest : public testing::Test {
  protected:
@@ -27,7 +27,7 @@ class GpuChannelTest : public testing::Test {
   // The job ended with 76 in time, and its one line contains `reason`.
   static void expect_lost_line(const Outcome& outcome, const std::string& reason) {
     EXPECT_EQ(outcome.exit_code, 76) << outcome.err;
-    EXPECT_LT(outcome.seconds, 2 + kFewSeconds);
+    EXPECT_LT(outcome.seconds, 2 + kChannelSeconds);
     ASSERT_EQ(outcome.error_lines().size(), 1u) << outcome.err;
     EXPECT_NE(outcome.error_lines()[0].find(reason), std::string::npos) << outcome.error_lines()[0];
   }

@@ -88,6 +88,17 @@ class Programs:
             return output.read_bytes(), file["logits"][:]
 
 
+    def ids(self, shards, samples, ids):
+        """The ids of an output, from an input that h5py writes with `ids`."""
+        source, output = self.folder / "ids.h5", self.folder / "ids-out.h5"
+        with h5py.File(source, "w") as file:
+            file["input_ids"] = np.concatenate(samples)
+            file["offsets"] = np.cumsum([0] + [len(sample) for sample in samples])
+            file["ids"] = ids
+        self.stage(2, "--weights", shards, "--input", source, "--output", output, "--quiet")
+        with h5py.File(output) as file:
+            return list(file["ids"].asstr()[:])
+
     def scores(self, shards, samples, ranks):
         """The output file's bytes, the log-probabilities of all tokens but the first of each sample, and the report's figures."""
         lines, name = self.folder / "scored.jsonl", self.folder / f"{shards.name}-scores-{ranks}"
@@ -127,6 +138,14 @@ def check_scores(programs, shards, made, plain):
     return error
 
 
+def check_ids(programs, shards, samples):
+    texts = ["", *(f"é {i}" for i in range(1, len(samples)))]
+    for ids in (texts, [text.encode() for text in texts], np.arange(len(samples), dtype=np.uint64) + 2**63):
+        expected = texts if isinstance(ids, list) else [str(number) for number in ids]
+        if (found := programs.ids(shards, samples, ids)) != expected:
+            raise Failure(f"the ids are {found}, expected {expected}")
+
+
 def check_files(programs, model, shards):
     """What the other commands of weights-tools make of the model."""
     programs.tools("verify", shards, "--against", model, "-q")
@@ -164,6 +183,8 @@ def check(number, args):
             if programs.logits(shards, made.samples, ranks)[0] != first:
                 raise Failure(f"{ranks} ranks write another file than one")
         score_error = check_scores(programs, shards, made, plain)
+        if number % 10 == 0:
+            check_ids(programs, shards, made.samples)
         if any(columns % 8 for columns in made.feed_forwards()):
             _, padded = programs.shards("padded", *made.padded(), made.bf16, 1)
             if programs.logits(padded, made.samples, 1)[1].tobytes() != logits.tobytes():

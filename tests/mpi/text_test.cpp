@@ -171,6 +171,12 @@ TEST_F(TextRunTest, TheOnlyGoodLineIsAnswered) {
     const std::string output = output_of(2, {"--input", folder_ / "in.jsonl"});
     EXPECT_EQ(std::count(output.begin(), output.end(), '\n'), static_cast<std::ptrdiff_t>(lines.size())) << output;
     EXPECT_NE(output.find(R"("custom_id":"good","response":{"status_code":200)"), std::string::npos) << output;
+    for (const Arguments& other : {Arguments{}, Arguments{"--output", folder_ / "o.h5"}}) {
+      Arguments arguments{"--input", folder_ / "in.jsonl"};
+      arguments.insert(arguments.end(), other.begin(), other.end());
+      const Outcome outcome = run(2, arguments);
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    }
   }
   std::string ids = "1";
   for (int i = 0; i < 10000; ++i) ids += ",1";

@@ -126,14 +126,15 @@ void File::set_attribute(const std::string& name, int64_t value, const std::stri
 
 namespace {
 
-// Contiguous, with its space allocated at once and not filled, and without time stamps.
+// Contiguous, with its space allocated at once, and without time stamps. The library fills strings of variable length
+// and nothing else.
 Id make_dataset(hid_t file, const std::string& name, hid_t type, const std::vector<uint64_t>& dims) {
   const std::vector<hsize_t> extents(dims.begin(), dims.end());
   const Id space{H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), H5Sclose};
   const Id creation{H5Pcreate(H5P_DATASET_CREATE), H5Pclose};
   H5Pset_layout(creation.get(), H5D_CONTIGUOUS);
   H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY);
-  H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER);
+  H5Pset_fill_time(creation.get(), H5Tis_variable_str(type) > 0 ? H5D_FILL_TIME_ALLOC : H5D_FILL_TIME_NEVER);
   H5Pset_obj_track_times(creation.get(), false);
   return {H5Dcreate2(file, name.c_str(), type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), H5Dclose};
 }
@@ -183,6 +184,26 @@ void File::write_i64(const std::string& name, int64_t count, const std::function
   }
 }
 
+void File::write_texts(const std::string& name, int64_t count, const std::function<std::string(int64_t)>& value_at) {
+  constexpr int64_t kPiece = 1 << 12;
+  const Id type{H5Tcopy(H5T_C_S1), H5Tclose};
+  H5Tset_size(type.get(), H5T_VARIABLE);
+  H5Tset_cset(type.get(), H5T_CSET_UTF8);
+  const Id dataset = make_dataset(file_.get(), name, type.get(), {static_cast<uint64_t>(count)});
+  const auto fail_to_write = [&] { fail(ExitCode::kIo, fmt::format("dataset {} cannot be written", name)); };
+  if (!dataset) fail_to_write();
+  const Id space{H5Dget_space(dataset.get()), H5Sclose};
+  for (int64_t first = 0; first < count; first += kPiece) {
+    std::vector<std::string> texts;
+    std::vector<const char*> piece;
+    for (int64_t i = first; i < std::min(count, first + kPiece); ++i) texts.push_back(value_at(i));
+    for (const std::string& text : texts) piece.push_back(text.c_str());
+    const Id selected = select_rows(space.get(), static_cast<uint64_t>(first), piece.size());
+    if (!selected || H5Dwrite(dataset.get(), type.get(), selected.get(), space.get(), H5P_DEFAULT, piece.data()) < 0)
+      fail_to_write();
+  }
+}
+
 // Opens the dataset with room for a row of its chunks, so that each is unpacked once where rows are read in order.
 const Id& File::dataset_in_chunks(const std::string& name) const {
   const auto [found, is_new] = in_chunks_.try_emplace(name);
@@ -222,6 +243,27 @@ void File::read_rows(const std::string& name, uint64_t first, uint64_t count, hi
   const Id selected = select_rows(space.get(), first, count);
   if (!selected || H5Dread(dataset.get(), memory, selected.get(), space.get(), H5P_DEFAULT, into) < 0)
     fail(ExitCode::kData, fmt::format("rows {} to {} of dataset {} cannot be read", first, first + count, name));
+}
+
+std::vector<std::string> File::read_texts(const std::string& name, uint64_t first, uint64_t count) const {
+  const Id dataset = open_dataset(name);
+  const Id type{H5Dget_type(dataset.get()), H5Tclose};
+  if (H5Tis_variable_str(type.get()) <= 0) {
+    const size_t width = H5Tget_size(type.get());
+    std::string bytes(count * width, '\0');
+    read_rows(name, first, count, type.get(), bytes.data());
+    std::vector<std::string> texts;
+    for (uint64_t i = 0; i < count; ++i) texts.push_back(bytes.substr(i * width, width));
+    return texts;
+  }
+  const hsize_t dims[1] = {count};
+  const Id space{H5Screate_simple(1, dims, nullptr), H5Sclose};
+  std::vector<char*> found(count, nullptr);
+  read_rows(name, first, count, type.get(), found.data());
+  std::vector<std::string> texts;
+  for (const char* text : found) texts.emplace_back(text != nullptr ? text : "");
+  H5Dvlen_reclaim(type.get(), space.get(), H5P_DEFAULT, found.data());
+  return texts;
 }
 
 void File::flush() {

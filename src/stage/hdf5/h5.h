@@ -74,9 +74,14 @@ class File {
   void write_i64(const std::string& name, const std::vector<int64_t>& values);
   void write_i64(const std::string& name, int64_t count, const std::function<int64_t(int64_t)>& value_at);
 
+  // Creates a dataset [values] of UTF-8 strings of variable length, without NULs, and writes it.
+  void write_texts(const std::string& name, int64_t count, const std::function<std::string(int64_t)>& value_at);
+
   // Not for several threads at once. Reads rows [first, first + count) of the first axis; the library converts them to
   // `memory`, a native type.
   void read_rows(const std::string& name, uint64_t first, uint64_t count, hid_t memory, void* into) const;
+  // The same of strings; those of fixed length with what fills them up.
+  std::vector<std::string> read_texts(const std::string& name, uint64_t first, uint64_t count) const;
   void flush();
   void close();  // throws where closing fails, which the destructor cannot
 

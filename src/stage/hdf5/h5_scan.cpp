@@ -122,6 +122,7 @@ std::string ScannedType::text() const {
     case Class::kInteger:
       return fmt::format("{}-bit integer", uint64_t{bytes} * 8);
     case Class::kText:
+    case Class::kVariableText:
       return "string";
     case Class::kOther:
       break;

@@ -18,13 +18,15 @@
 namespace lfm2::h5 {
 
 struct ScannedType {
-  enum class Class : uint8_t { kInteger, kFloat, kText, kOther };
+  enum class Class : uint8_t { kInteger, kFloat, kText, kVariableText, kOther };
+  enum class Padding : uint8_t { kNulAtEnd, kNuls, kSpaces };
   // An integer or float has at most 8 bytes and uses all bits; others count as kOther.
   Class kind = Class::kOther;
   uint32_t bytes = 0;
   bool is_signed = false, little_endian = false;
-  std::optional<DType> dtype;  // empty where the type is none of the project's
-  std::string text() const;    // for messages, such as "64-bit float"
+  Padding padding = Padding::kNulAtEnd;  // of kText
+  std::optional<DType> dtype;            // empty where the type is none of the project's
+  std::string text() const;              // for messages, such as "64-bit float"
 };
 
 struct ScannedAttribute {

@@ -54,7 +54,11 @@ ScannedType parse_type(Cursor cursor) {
   if (version < 1 || version > 4) cursor.refuse(fmt::format("a type of version {}", version));
   if (kind == 0) parse_integer(cursor, bits, type.bytes <= kMaxNumber, type);
   if (kind == 1) parse_float(cursor, bits, type.bytes <= kMaxNumber, type);
-  if (kind == 3) type.kind = ScannedType::Class::kText;
+  if (kind == 3 && (bits[0] & 0x0f) <= 2) {
+    type.kind = ScannedType::Class::kText;
+    type.padding = static_cast<ScannedType::Padding>(bits[0] & 0x0f);
+  }
+  if (kind == 9 && (bits[0] & 0x0f) == 1) type.kind = ScannedType::Class::kVariableText;
   return type;
 }
 

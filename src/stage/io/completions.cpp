@@ -107,6 +107,7 @@ class H5Completions : public AppendedCompletions {
     }
     const uint64_t reasons_at = file.create_dataset("finish_reasons", DType::kI32, {reasons.size()});
     file.write_i64("offsets", offsets);
+    write_ids(file, job_);
     file.set_attribute("format", "lfm2-stage-completions");
     file.set_attribute("finish_reasons", "0 stop, 1 length");
     file.set_attribute("dtype", job_.facts.dtype);

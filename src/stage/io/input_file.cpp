@@ -1,6 +1,7 @@
 // Readers of sample files; every one ends in check_sample, the only place that knows what a valid sample is.
 #include "stage/io/input_file.h"
 
+#include <fmt/ranges.h>
 #include <sys/file.h>
 
 #include <algorithm>
@@ -13,12 +14,15 @@
 #include "kernels/thread_pool.h"
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
+#include "stage/hdf5/h5_texts.h"
 #include "stage/io/lines/line_reader.h"
 #include "stage/io/lines/request_line.h"
 #include "stage/io/npy_file.h"
 #include "stage/support/checked_file.h"
 #include "stage/support/integers.h"
+#include "stage/support/json.h"
 #include "stage/support/split_mix.h"
+#include "text/utf8.h"
 
 namespace lfm2 {
 
@@ -124,7 +128,7 @@ struct IntegerFile {
 
 // Rows [first, first + rows) of a dataset of integers. The HDF5 library reads what is in chunks, compact or big-endian.
 std::vector<int64_t> read_integers(IntegerFile& input, const std::string& name, const h5::ScannedDataset& dataset,
-                                   uint64_t first, uint64_t rows) {
+                                   uint64_t first, uint64_t rows, hid_t memory = H5T_NATIVE_INT64) {
   const CheckedFile& file = input.file;
   constexpr uint64_t kMaxCount = uint64_t{1} << 31;
   const std::string where = fmt::format("{}: dataset {}", file.path().string(), name);
@@ -138,7 +142,7 @@ std::vector<int64_t> read_integers(IntegerFile& input, const std::string& name, 
   if (dataset.storage != h5::ScannedDataset::Storage::kContiguous || !dataset.type.little_endian) {
     if (!input.library) input.library = h5::File::open(file);
     std::vector<int64_t> values(count);
-    input.library->read_rows(name, first, rows, H5T_NATIVE_INT64, values.data());
+    input.library->read_rows(name, first, rows, memory, values.data());
     return values;
   }
   std::vector<std::byte> bytes(count * width);
@@ -201,6 +205,45 @@ std::vector<int64_t> read_lengths(IntegerFile& input, const h5::Scan& scan, uint
   return lengths;
 }
 
+// Integers that name samples, as JSON. Unsigned ones of 64 bits keep their digits.
+std::vector<std::string> read_number_names(IntegerFile& input, h5::ScannedDataset ids, uint64_t first, uint64_t count) {
+  const bool large = !ids.type.is_signed && ids.type.bytes == sizeof(uint64_t);
+  if (large) ids.type.is_signed = true;  // for the bits as they are
+  std::vector<std::string> names;
+  for (const int64_t id : read_integers(input, "ids", ids, first, count, large ? H5T_NATIVE_UINT64 : H5T_NATIVE_INT64))
+    names.push_back(large ? std::to_string(static_cast<uint64_t>(id)) : std::to_string(id));
+  return names;
+}
+
+// The names of the first `count` of `samples` samples: ids [samples], strings or integers. An empty string is no name.
+void read_names(IntegerFile& input, const h5::ScannedDataset& ids, uint64_t samples, uint64_t count,
+                const std::function<void()>& pulse, SampleNames& names) {
+  const std::string path = input.file.path().string();
+  if (ids.dims != std::vector<uint64_t>{samples})
+    throw Error(ExitCode::kData, fmt::format("{}: dataset ids has shape [{}], expected [{}], one for each sample", path,
+                                             fmt::join(ids.dims, ", "), samples));
+  using Class = h5::ScannedType::Class;
+  const bool numbers = ids.type.kind == Class::kInteger;
+  if (!numbers && ids.type.kind != Class::kText && ids.type.kind != Class::kVariableText)
+    throw Error(ExitCode::kData,
+                fmt::format("{}: dataset ids holds {}, expected strings or integers", path, ids.type.text()));
+  std::optional<h5::TextReader> texts;
+  if (!numbers) texts.emplace(input.file, "ids", ids);
+  constexpr uint64_t kPieceBytes = uint64_t{1} << 24;
+  const uint64_t most = std::max<uint64_t>(kPieceBytes / ids.type.bytes, 1);
+  for (uint64_t first = 0; first < count; first += most) {
+    pulse();
+    names.rest();
+    const uint64_t rows = std::min(most, count - first);
+    std::vector<std::string> piece = numbers ? read_number_names(input, ids, first, rows) : texts->read(first, rows);
+    for (uint64_t i = 0; i < rows; ++i) {
+      if (!numbers && !is_utf8(piece[i]))
+        throw Error(ExitCode::kData, fmt::format("{}: sample {}: its id in dataset ids is not UTF-8", path, first + i));
+      names.add(first + i, numbers || piece[i].empty() ? piece[i] : json_text(Json(piece[i])));
+    }
+  }
+}
+
 // What HDF5's own lock says: a file that is open for writing may hold zeros where its ids will be. File systems without
 // locks do not say it.
 void refuse_while_written(const CheckedFile& file) {
@@ -212,8 +255,8 @@ void refuse_while_written(const CheckedFile& file) {
 Samples read_h5(const std::filesystem::path& path, const InputLimits& limits, const std::function<void()>& pulse) {
   IntegerFile file{CheckedFile(path)};
   refuse_while_written(file.file);
-  const h5::Scan scan = h5::scan(file.file, {.only = {"input_ids", "offsets", "attention_mask", "lengths", "labels",
-                                                      "position_ids", "token_type_ids"}});
+  const h5::Scan scan = h5::scan(file.file, {.only = {"input_ids", "offsets", "ids", "attention_mask", "lengths",
+                                                      "labels", "position_ids", "token_type_ids"}});
   const auto input_ids = scan.datasets.find("input_ids"), packed = scan.datasets.find("offsets");
   if (input_ids == scan.datasets.end())
     throw Error(ExitCode::kData, fmt::format("{}: no dataset input_ids", path.string()));
@@ -276,6 +319,8 @@ Samples read_h5(const std::filesystem::path& path, const InputLimits& limits, co
       finish_sample(samples, limits, where_of(first));
     }
   }
+  if (const auto ids = scan.datasets.find("ids"); ids != scan.datasets.end())
+    read_names(file, ids->second, entries - 1, samples_to_read, pulse, samples.names);
   return samples;
 }
 
@@ -306,9 +351,7 @@ void add_line(RequestLine line, Samples& samples) {
   const int64_t sample = samples.count();
   samples.ids.append(line.ids);
   samples.offsets.push_back(static_cast<int64_t>(samples.ids.size()));
-  if (!line.name.empty() && samples.names.empty())
-    for (int64_t unnamed = 0; unnamed < sample; ++unnamed) samples.names.push_back("");
-  if (!line.name.empty() || !samples.names.empty()) samples.names.push_back(line.name);
+  samples.names.add(static_cast<size_t>(sample), line.name);
   if (line.scored > 0) samples.scored.push_back(samples.scored.back() + line.scored);
   if (!line.inputs.empty()) {
     for (const int32_t tokens : line.inputs) samples.input_tokens.push_back(samples.input_tokens.back() + tokens);

@@ -20,7 +20,7 @@ namespace lfm2 {
 struct Samples {
   TokenIds ids;  // of all samples, back to back
   SampleOffsets offsets;
-  SampleNames names = {};      // .jsonl: each sample's "id", where any has one
+  SampleNames names = {};      // .jsonl and .h5: each sample's "id", where any has one
   SampleNumbers numbers = {};  // in the whole job, where some are left out
   // Of lines, by their numbers in the whole job: how they are to be continued, and why some are not (these have no
   // ids).

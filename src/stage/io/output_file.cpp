@@ -55,6 +55,7 @@ Places make_h5(const PendingPath& pending, const OutputJob& job) {
     if (hidden) file.set_attribute("states", states_name(job.kind));
   }
   file.write_i64("offsets", job.offsets->size(), [&](int64_t i) { return (*job.offsets)[i]; });
+  write_ids(file, job);
   file.set_attribute("format", "lfm2-stage-output");
   file.set_attribute("positions", std::string(positions_name(job.kind)));
   file.set_attribute("dtype", job.facts.dtype);
@@ -63,6 +64,10 @@ Places make_h5(const PendingPath& pending, const OutputJob& job) {
   file.set_attribute("created_by", job.facts.created_by);
   file.close();
   return places;
+}
+
+std::string text_of_name(std::string_view name) {
+  return name.starts_with('"') ? parse_json(name, "the id of a sample").get<std::string>() : std::string(name);
 }
 
 void copy(const CheckedFile& from, uint64_t first, uint64_t end, PartialFile& into) {
@@ -309,6 +314,30 @@ PendingPath pending_output(const std::filesystem::path& output) { return {output
 h5::File create_pending_h5(const PendingPath& pending) {
   create_file(pending.temporary_path());  // HDF5 would follow a link
   return h5::File::create(pending.temporary_path());
+}
+
+void write_ids(h5::File& file, const OutputJob& job) {
+  if (job.names == nullptr || job.names->empty()) return;
+  file.write_texts("ids", job.samples(), [&](int64_t i) {
+    const auto sample = static_cast<size_t>(i);
+    if (sample % SampleNames::kPiece == 0) {
+      job.names->rest();
+      job.pulse();
+    }
+    return text_of_name((*job.names)[sample]);
+  });
+}
+
+void expect_ids_for_h5(const SampleNames& names) {
+  for (size_t sample = 0; sample < names.size(); ++sample) {
+    if (sample % SampleNames::kPiece == 0) names.rest();
+    const std::string_view name = names[sample];
+    if (name.find("\\u0000") != std::string_view::npos && text_of_name(name).find('\0') != std::string::npos)
+      throw Error(ExitCode::kData,
+                  fmt::format("sample {}: its id {} has a NUL, which no string of .h5 can hold: expected "
+                              "--output with .jsonl, or another id",
+                              sample, name));
+  }
 }
 
 JournalContent new_journal(const OutputJob& job) {

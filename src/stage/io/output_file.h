@@ -40,7 +40,7 @@ struct OutputJob {
   int64_t vocab = 0, hidden = 0;                // of the model
   JobSize size;                                 // of the whole job; its tokens are what `offsets` count
   const SampleOffsets* offsets = nullptr;       // of the whole job; null where needs_offsets() says no
-  const SampleNames* names = nullptr;           // .jsonl: see Samples::names
+  const SampleNames* names = nullptr;           // .jsonl and .h5: see Samples::names
   const SampleOffsets* scored_bytes = nullptr;  // --score: see Samples; null where nobody knows them
   const EmbeddingLines* embeddings = nullptr;   // where the job's lines are /v1/embeddings'
   const Tokenizer* tokenizer = nullptr;         // completions: gives their texts; null: they are ids alone
@@ -98,6 +98,10 @@ void commit_in_order(PartialFile& partial, const std::function<void()>& pulse);
 // Where a file is put together that is to appear at once, or to be copied from. Only while NAME.partial is locked.
 PendingPath pending_output(const std::filesystem::path& output);
 h5::File create_pending_h5(const PendingPath& pending);
+// Writes the names of the samples as `ids`, strings without the quotes of JSON; nothing where there are none.
+void write_ids(h5::File& file, const OutputJob& job);
+// Error(kData) naming the first sample whose name no .h5 can hold: its strings have no NUL.
+void expect_ids_for_h5(const SampleNames& names);
 // Writes rows into a .bin or .h5 that another rank is making, on a file system that both see: Error(kCantCreate) where
 // the file of that name is another one here. Its commit() only makes sure of the rows: it must come before the maker's.
 std::unique_ptr<OutputFile> join_output(const std::filesystem::path& path, const std::string& shared,

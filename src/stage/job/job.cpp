@@ -146,6 +146,7 @@ Samples Job::check_inputs() {
     samples = read_input();
     if (options_.results.score) prepare_scoring(samples);
     check_samples(samples);
+    if (options_.output.extension() == ".h5") expect_ids_for_h5(samples.names);
     if (options_.results.top_k > config.vocab)
       throw Error(ExitCode::kUsage, fmt::format("--top-logprobs {}: expected at most vocab_size = {}",
                                                 options_.results.top_k, config.vocab));
@@ -174,8 +175,10 @@ void Job::share_job(Samples all) {
   std::vector<int> listing;
   for (int rank = 0; rank < world_.size(); ++rank)
     if (lists_offsets(rank)) listing.push_back(rank);
-  // .jsonl is written by one rank alone: the last one of the first pipeline.
-  const bool names = is_input_of_lines(options_.input) && options_.output.extension() == ".jsonl";
+  // One rank alone writes .jsonl, makes .h5, and answers lines that were refused, without --output too: the last one of
+  // the first pipeline.
+  const bool names = (is_input_of_lines(options_.input) || options_.input.extension() == ".h5") &&
+                     options_.output.extension() != ".bin";
   samples_.emplace(world_, std::move(all),
                    JobSamples::Distribution{.stages = pipeline_ranks_->size(),
                                             .listing_ranks = std::move(listing),

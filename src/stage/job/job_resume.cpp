@@ -98,7 +98,7 @@ std::string Job::identity(const std::vector<std::string>& machines) const {
     const int64_t length = all.offsets.length(sample);
     input.add(std::as_bytes(std::span(&length, 1)));
   }
-  if (options_.output.extension() == ".jsonl")
+  if (options_.output.extension() != ".bin")
     for (size_t first = 0; first < samples_->names().size(); first += SampleNames::kPiece)
       input.add(std::as_bytes(std::span<const char>(samples_->names().lines(first))));
   Json job{{"input", fmt::format("{} samples, {} tokens, {}", all.count(), all.offsets.back(), input.hex())},

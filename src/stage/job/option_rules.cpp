@@ -55,15 +55,6 @@ void check_serve(const ServeOptions& serve) {
     throw Error(ExitCode::kUsage, "--cors-origin *: every page may use the server, expected no other --cors-origin");
 }
 
-bool is_utf8(std::string_view text) {
-  while (!text.empty()) {
-    const Utf8Character character = first_character(text);
-    if (!character.valid) return false;
-    text.remove_prefix(character.length);
-  }
-  return true;
-}
-
 }  // namespace
 
 void settle_results(const OptionGiven& given, Options& options) {

@@ -77,7 +77,7 @@ class Threads {
   size_t stages_;
 };
 
-class Completions : public CompletionConsumer {
+class KeptCompletions : public CompletionConsumer {
  public:
   void take(const Completion& completion) override {
     EXPECT_TRUE(all.emplace(completion.sample, completion).second) << "a sample twice";
@@ -127,7 +127,7 @@ GenerationPlan plan_of(int64_t stages, int64_t slots, int64_t pages) {
 }
 
 Completion completed_alone(const Request& request) {
-  Completions completions;
+  KeptCompletions completions;
   LiveRequests source({request}, {0}, {-1});
   Threads(1).run([&](size_t, Session& session) {
     const GenerationPlan plan = plan_of(1, 1, 16);
@@ -150,7 +150,7 @@ TEST(SessionTest, JobAfterJobOnALoadedPipelineHasTheBitsOfRunsOfTheirOwn) {
   }
   LiveRequests source(requests, comes, leaves);
   LogitsCollector first, second;
-  Completions completions;
+  KeptCompletions completions;
   const GenerationPlan plan = plan_of(4, 8, 40);
   const int channels = Threads(4).run([&](size_t stage, Session& session) {
     score_samples(session, stage == 0, few, of_few, first);
@@ -197,7 +197,7 @@ TEST(SessionTest, IdleIsNoStall) {
   const ModelConfig config = ShardSet::open(golden_shards(kCase, 4)).config();
   const Request request = requests_of(config)[3];
   LateRequest source({request}, steady_seconds() + 2.5);
-  Completions completions;
+  KeptCompletions completions;
   const GenerationPlan plan = plan_of(2, 2, 32);
   const ShardSet shards = ShardSet::open(golden_shards(kCase, 4));
   LocalLink link;

@@ -1,5 +1,5 @@
-// What samples are called, as JSON text: "id" and "custom_id" of input lines. Eight bytes of memory for each, and the
-// texts in memory while they are few, else in a temporary file.
+// What samples are called, as JSON text: "id" and "custom_id" of input lines, `ids` of .h5. Eight bytes of memory for
+// each, and the texts in memory while they are few, else in a temporary file.
 #pragma once
 
 #include <algorithm>
@@ -35,6 +35,12 @@ class SampleNames {
     if (end > text_.capacity()) text_.grow(end);
     if (!name.empty()) std::memcpy(text_.data() + begin, name.data(), name.size());
     ends_.push_back(end);
+  }
+  // The name of sample number `sample`, the next one, or "". Nothing is kept before the first that has a name.
+  void add(size_t sample, std::string_view name) {
+    if (name.empty() && empty()) return;
+    while (size() < sample) push_back("");
+    push_back(name);
   }
   bool operator==(const SampleNames& other) const {
     return ends_ == other.ends_ && (empty() || std::memcmp(text_.data(), other.text_.data(), ends_.back()) == 0);
