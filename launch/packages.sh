@@ -54,7 +54,7 @@ build() {
   log=$(mktemp)
   echo "Building build/$preset"
   # shellcheck disable=SC2086  # a list of targets
-  if ! { cmake --preset "$preset" -DCMAKE_UNITY_BUILD=ON "$@" && cmake --build --preset "$preset" ${LFM2_TARGETS:+--target $LFM2_TARGETS}; } >"$log" 2>&1; then
+  if ! { cmake --preset "$preset" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 "$@" && cmake --build --preset "$preset" ${LFM2_TARGETS:+--target $LFM2_TARGETS}; } >"$log" 2>&1; then
     cat "$log" >&2
     rm -f "$log"
     return 1

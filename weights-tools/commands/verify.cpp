@@ -18,7 +18,7 @@ namespace lfm2 {
 
 namespace {
 
-constexpr size_t kPieceBytes = size_t{8} << 20;
+constexpr size_t kVerifiedBytes = size_t{8} << 20;
 
 double element_value(DType dtype, const std::byte* at) {
   float value = 0;
@@ -106,7 +106,7 @@ std::string verify(const VerifyOptions& options, ProgressMode mode) {
                   fmt::format("{}: the configuration differs from that of {}", options.model, *options.against));
   }
   const std::string text_files = verify_text_files(*model, options);
-  std::vector<std::byte> ours(kPieceBytes), theirs(other ? kPieceBytes : 0);
+  std::vector<std::byte> ours(kVerifiedBytes), theirs(other ? kVerifiedBytes : 0);
   NonFinite non_finite;
   {
     Progress progress("verify", model->total_bytes(), Progress::Unit::kBytes, mode);

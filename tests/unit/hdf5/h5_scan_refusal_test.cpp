@@ -263,7 +263,7 @@ TEST_F(H5ScanTest, RandomDamageNeverGoesFurther) {
     });
     const std::string good = test::read_bytes(path());
     size_t refused = 0;
-    for (int run = 0; run < 2000; ++run) {
+    for (int run = 0; run < 500; ++run) {
       std::string bad = good;
       for (uint32_t change = 0; change < 1 + random() % 4; ++change)
         bad[random() % bad.size()] = static_cast<char>(random() % 4 == 0 ? 0xff : random());
@@ -275,7 +275,7 @@ TEST_F(H5ScanTest, RandomDamageNeverGoesFurther) {
         ++refused;
       }
     }
-    EXPECT_GT(refused, 200u) << format.name;
+    EXPECT_GT(refused, 50u) << format.name;
   }
 }
 
