@@ -57,6 +57,11 @@ std::string without_controls(const std::string& json) {
 // Data is the client's.
 int status_of(const Error& error) { return error.code() == ExitCode::kData ? 400 : 500; }
 
+ApiSettings with_stop(ApiSettings settings, const std::atomic<bool>& stop) {
+  settings.lines.stop = &stop;
+  return settings;
+}
+
 int32_t token_named(const Tokenizer& tokenizer, std::string_view text) {
   std::vector<int32_t> ids;
   tokenizer.encode(text, false, ids);
@@ -73,7 +78,7 @@ ToolTokens tool_tokens_of(const TextModel* text) {
 }  // namespace
 
 Api::Api(ApiSettings settings, LiveRequests& live, Metrics& metrics, Listener& listener)
-    : settings_(std::move(settings)),
+    : settings_(with_stop(std::move(settings), open_.reading_ends)),
       live_(live),
       metrics_(metrics),
       listener_(listener),
@@ -92,7 +97,7 @@ Api::Api(ApiSettings settings, LiveRequests& live, Metrics& metrics, Listener& l
 }
 
 Api::~Api() {
-  const auto end = [this](bool& ends, std::condition_variable& waiting) {
+  const auto end = [this](auto& ends, std::condition_variable& waiting) {
     const std::lock_guard lock(mutex_);
     ends = true;
     waiting.notify_all();
@@ -215,6 +220,11 @@ void Api::read(const Unread& unread) {
         begin(unread);
     }
   } catch (const Error& error) {
+    if (error.code() == ExitCode::kStopped) {
+      ++metrics_.requests_refused;
+      unread.responder.answer(busy_answer(true));
+      return;
+    }
     ++metrics_.requests_failed;
     const TextModel* model = settings_.lines.text;
     const std::string text = model != nullptr ? model->without_folder(error.what()) : error.what();

@@ -2,6 +2,7 @@
 // and write answers. The generation itself runs on the thread of the job and never waits for a client.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -86,7 +87,8 @@ class Api {
     std::map<int32_t, std::shared_ptr<OpenAnswer>> answering;  // by the first sample
     std::vector<int32_t> gone;                                 // first samples
     std::deque<std::shared_ptr<OpenAnswer>> large;             // done, and still to be written
-    bool reading_ends = false, writing_ends = false, large_end = false;
+    std::atomic<bool> reading_ends = false;                    // also what is being read ends
+    bool writing_ends = false, large_end = false;
   } open_;  // guarded by mutex_
 
   std::thread reader_, reader_of_large_, writer_, writer_of_large_;

@@ -72,7 +72,7 @@ void TextModel::expect_template() const {
 }
 
 std::string TextModel::chat_text(const OrderedJson& messages, const OrderedJson& tools, const OrderedJson& variables,
-                                 std::time_t now, bool goes_on) const {
+                                 std::time_t now, bool goes_on, const std::atomic<bool>* stop) const {
   const bool for_tools = !tools.is_null() && (with_tools_.tree || !with_tools_.error.empty());
   const Template& used = for_tools ? with_tools_ : standard_;
   if (!used.tree) throw Error(ExitCode::kData, used.error);
@@ -82,7 +82,8 @@ std::string TextModel::chat_text(const OrderedJson& messages, const OrderedJson&
                             .add_generation_prompt = goes_on,
                             .special_tokens = special_,
                             .variables = variables,
-                            .now = now});
+                            .now = now},
+                           {.stop = stop});
 }
 
 std::string text_of(const Tokenizer& tokenizer, std::span<const TokenId> ids, std::optional<int64_t> bytes) {

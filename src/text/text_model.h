@@ -1,6 +1,7 @@
 // What a model knows of text: its tokenizer and its chat templates, as they lie in a folder of Hugging Face's form.
 #pragma once
 
+#include <atomic>
 #include <ctime>
 #include <filesystem>
 #include <map>
@@ -25,9 +26,10 @@ class TextModel {
   // Error(kData) where there is no template for conversations, or one that is not supported.
   void expect_template() const;
   // The text of a conversation in OpenAI's form (template_messages), up to where the assistant goes on, or up to its
-  // end. Error(kData) where there is no template, or where it refuses the conversation.
+  // end. Error(kData) where there is no template, or where it refuses the conversation;
+  // Error(kStopped) soon after `stop` became true.
   std::string chat_text(const OrderedJson& messages, const OrderedJson& tools, const OrderedJson& variables,
-                        std::time_t now, bool goes_on = true) const;
+                        std::time_t now, bool goes_on = true, const std::atomic<bool>* stop = nullptr) const;
   // The template's source; empty where there is none. Of two, that without tools.
   const std::string& template_source() const { return standard_.source; }
   const SpecialTokens& special_tokens() const { return special_; }

@@ -503,6 +503,39 @@ TEST_F(ApiToolsTest, WhatIsNoCallIsTextUpToTheStopText) {
             "Well. no call but");
 }
 
+// Whose template takes all the steps that it may.
+class ApiSlowTemplateTest : public ApiTest {
+ protected:
+  ApiSlowTemplateTest() : ApiTest(with_template()) {}
+  static std::filesystem::path with_template() {
+    static const test::TemporaryFolder folder;
+    test::write_bytes(folder / "tokenizer.json", test::read_bytes(test::golden_dir() / "text" / "tokenizer.json"));
+    test::write_bytes(folder / "chat_template.jinja",
+                      "{% set s = 'aB' * 500 %}{% for i in range(100000) %}{% for j in range(100000) %}"
+                      "{% if s.count('b') %}{% endif %}{% endfor %}{% endfor %}");
+    return folder.path();
+  }
+};
+
+TEST_F(ApiSlowTemplateTest, TheEndDoesNotWaitForIt) {
+  listen();
+  serve();
+  const std::string body = R"({"messages": [{"role": "user", "content": "Hi"}]})";
+  std::vector<HttpClient> clients;
+  for (const char* path : {"/tokenize", "/v1/chat/completions", "/tokenize"})
+    clients.emplace_back(listener_->address().port).send(http_request("POST", path, body));
+  while (listener_->counts().body_bytes < 3 * body.size()) std::this_thread::sleep_for(milliseconds(1));
+  std::this_thread::sleep_for(milliseconds(50));  // until the first is rendered
+  live_.drain();
+  api_.reset();
+  for (HttpClient& client : clients) {
+    const HttpReply reply = client.reply();
+    EXPECT_EQ(reply.status, 503);
+    EXPECT_NE(reply.body.find("the server is ending"), std::string::npos) << reply.body;
+  }
+  EXPECT_EQ(metrics_.requests_refused, 3);
+}
+
 TEST_F(ApiToolsTest, TokenIdsWhereTheyAreAskedFor) {
   listen();
   serve();

@@ -226,6 +226,11 @@ TEST(ChatTemplateTest, HostileTemplatesEndSoon) {
 
 TEST(ChatTemplateTest, EachLimitIsOneLine) {
   expect_error([] { render("{{ 1 + 1 + 1 }}", "{}", {.steps = 3}); }, ExitCode::kData, {"line 1", "3 steps"});
+  expect_error([] { render("{% for i in range(9000) %}{{ i }}{% endfor %}", "{}", {.processor_seconds = 0}); },
+               ExitCode::kData, {"line 1", "more than 0 s of processor time"});
+  const std::atomic<bool> stop = true;
+  expect_error([&] { render("{% for i in range(9000) %}{{ i }}{% endfor %}", "{}", {.stop = &stop}); },
+               ExitCode::kStopped, {"stopped"});
   expect_error([] { render("{{ [1] * 9000 }}", "{}", {.memory_bytes = 100'000}); }, ExitCode::kData, {"values"});
   expect_error([] { render("{{ 'ab' * 9000 }}", "{}", {.output_bytes = 10'000}); }, ExitCode::kData, {"writes more"});
   expect_error([] { render("{{ [[[1]]] }}", "{}", {.depth = 4}); }, ExitCode::kData, {"deeper than 4"});

@@ -34,7 +34,7 @@ bool has_field(const OrderedJson& json, const char* key) { return json.contains(
 
 std::vector<int32_t> encode(std::string_view text, bool special, const LineContext& context, const std::string& where) {
   std::vector<int32_t> ids;
-  text_model(context, where).tokenizer().encode(text, special, ids);
+  text_model(context, where).tokenizer().encode(text, special, ids, context.stop);
   return ids;
 }
 
@@ -139,7 +139,7 @@ std::vector<int32_t> ids_of_messages(FieldReader& fields, bool goes_on) {
   std::string text;
   try {
     text = model.chat_text(*messages, tools != nullptr && !tools->empty() ? *tools : none,
-                           variables != nullptr ? *variables : no_variables, context.now, goes_on);
+                           variables != nullptr ? *variables : no_variables, context.now, goes_on, context.stop);
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("{}: {}", fields.where(), error.what()));
   }

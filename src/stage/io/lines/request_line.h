@@ -1,6 +1,7 @@
 // One line of .jsonl or .txt as a sample: its ids, its name, and how it is to be continued.
 #pragma once
 
+#include <atomic>
 #include <ctime>
 #include <string>
 #include <string_view>
@@ -18,14 +19,15 @@ struct Line;
 // What lines are read with. max_positions: no sample has more tokens.
 struct LineContext {
   int64_t vocab = 0, max_positions = 0, hidden = 0;
-  const TextModel* text = nullptr;  // null: lines of ids only
-  std::string text_error = {};      // then what a line of text is refused with
-  bool strict = false;              // a faulty batch line is an error like any other
-  bool continues = false;           // the job continues samples, so their lines may say how
-  bool scores = false;              // --score: lines may name a target
-  bool states = false;              // --hidden
-  bool embeddings = false;          // the lines are batch lines of /v1/embeddings
-  std::time_t now = 0;              // the date of templates that ask for it
+  const TextModel* text = nullptr;          // null: lines of ids only
+  std::string text_error = {};              // then what a line of text is refused with
+  bool strict = false;                      // a faulty batch line is an error like any other
+  bool continues = false;                   // the job continues samples, so their lines may say how
+  bool scores = false;                      // --score: lines may name a target
+  bool states = false;                      // --hidden
+  bool embeddings = false;                  // the lines are batch lines of /v1/embeddings
+  std::time_t now = 0;                      // the date of templates that ask for it
+  const std::atomic<bool>* stop = nullptr;  // soon after it became true, reading ends with Error(kStopped)
 };
 
 struct RequestLine {

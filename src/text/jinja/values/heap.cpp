@@ -1,5 +1,7 @@
 #include "text/jinja/values/heap.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -35,7 +37,24 @@ const DictEntry* find_entry(Heap& heap, std::span<const DictEntry> entries, std:
   return nullptr;
 }
 
+double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
 }  // namespace
+
+Heap::Heap(const Limits& limits, std::string what)
+    : limits_(limits), what_(std::move(what)), begin_seconds_(thread_seconds()) {}
+
+void Heap::look() {
+  until_look_ = kCallsOfLook;
+  if (limits_.stop != nullptr && limits_.stop->load(std::memory_order_relaxed))
+    throw Error(ExitCode::kStopped, fmt::format("{}: stopped while the template was rendered", what_));
+  if (thread_seconds() - begin_seconds_ > limits_.processor_seconds)
+    fail(fmt::format("the template takes more than {} s of processor time", limits_.processor_seconds));
+}
 
 void Heap::fail(const std::string& message) const {
   throw Error(ExitCode::kData, line_ > 0 ? fmt::format("{}: line {}: {}", what_, line_, message)

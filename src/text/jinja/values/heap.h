@@ -21,7 +21,7 @@ namespace lfm2::jinja {
 
 class Heap {
  public:
-  Heap(const Limits& limits, std::string what) : limits_(limits), what_(std::move(what)) {}
+  Heap(const Limits& limits, std::string what);
   Heap(const Heap&) = delete;
   Heap& operator=(const Heap&) = delete;
 
@@ -36,6 +36,7 @@ class Heap {
   void charge(size_t steps) {
     if (steps > steps_left_) fail_steps();
     steps_left_ -= steps;
+    if (--until_look_ == 0) look();
   }
   void charge_bytes(size_t bytes) { charge(bytes / 64); }
   void charge_memory(size_t bytes) {
@@ -86,9 +87,12 @@ class Heap {
     charge_memory(bytes);
     return arena_.allocate(bytes, alignment);
   }
+  void look();  // at the time, and whether to stop
   [[noreturn]] void fail_steps() const;
   [[noreturn]] void fail_memory() const;
   [[noreturn]] void fail_depth();
+
+  static constexpr int kCallsOfLook = 256;  // of charge()
 
   // Memory behind a text that concatenate() made, so that the next piece can go there without copying what is before.
   struct Growing {
@@ -101,6 +105,8 @@ class Heap {
   int line_ = 0;
   int depth_ = 0;
   size_t steps_left_ = limits_.steps;
+  const double begin_seconds_;  // of the thread's processor time
+  int until_look_ = kCallsOfLook;
   size_t memory_left_ = limits_.memory_bytes;
   std::array<Growing, 4> growing_;
   size_t next_growing_ = 0;
