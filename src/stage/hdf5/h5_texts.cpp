@@ -10,7 +10,7 @@ namespace lfm2::h5 {
 
 namespace {
 
-constexpr uint64_t kMaxTextBytes = uint64_t{1} << 20;
+constexpr uint64_t kMaxStringBytes = uint64_t{1} << 20;
 constexpr uint64_t kMaxCollection = uint64_t{1} << 28;
 constexpr size_t kReferenceBytes = 4 + 8 + 4;
 const std::string kHeap = "the global heap";
@@ -31,10 +31,10 @@ std::string without_padding(std::string text, ScannedType::Padding padding) {
 TextReader::TextReader(const CheckedFile& file, std::string name, const ScannedDataset& dataset)
     : file_(file), name_(std::move(name)), dataset_(dataset), blocks_(file) {
   const bool variable = dataset.type.kind == ScannedType::Class::kVariableText;
-  if (dataset.type.bytes > kMaxTextBytes || dataset.type.bytes == 0 ||
+  if (dataset.type.bytes > kMaxStringBytes || dataset.type.bytes == 0 ||
       (variable && dataset.type.bytes != kReferenceBytes))
     throw Error(ExitCode::kData, fmt::format("{}: dataset {}: strings of {} bytes, expected 1 to {}",
-                                             file.path().string(), name_, dataset.type.bytes, kMaxTextBytes));
+                                             file.path().string(), name_, dataset.type.bytes, kMaxStringBytes));
 }
 
 std::vector<std::string> TextReader::read(uint64_t first, uint64_t count) {
@@ -59,10 +59,10 @@ std::string TextReader::variable_text(Cursor& element) {
   const uint64_t length = element.u32(), address = element.u64(), index = element.u32();
   if (length == 0) return {};
   const Object& object = object_at(address, index);
-  if (length > object.bytes || length > kMaxTextBytes)
+  if (length > object.bytes || length > kMaxStringBytes)
     blocks_.refuse(
         object.first, kHeap,
-        fmt::format("a string of {} bytes, expected at most {}", length, std::min(object.bytes, kMaxTextBytes)));
+        fmt::format("a string of {} bytes, expected at most {}", length, std::min(object.bytes, kMaxStringBytes)));
   // The library gives each string an object of its own. Many that share one would be longer than any file.
   variable_bytes_ += length;
   if (variable_bytes_ > file_.size()) blocks_.refuse(object.first, kHeap, "strings share their bytes");
