@@ -4,6 +4,7 @@
 
 #include <ctime>
 #include <exception>
+#include <new>
 #include <random>
 #include <utility>
 
@@ -56,6 +57,10 @@ std::string without_controls(const std::string& json) {
 
 // Data is the client's.
 int status_of(const Error& error) { return error.code() == ExitCode::kData ? 400 : 500; }
+
+std::string words_of(const std::exception& error) {
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "not enough memory" : error.what();
+}
 
 ApiSettings with_stop(ApiSettings settings, const std::atomic<bool>& stop) {
   settings.lines.stop = &stop;
@@ -231,7 +236,7 @@ void Api::read(const Unread& unread) {
     unread.responder.answer(http::error_answer(status_of(error), text));
   } catch (const std::exception& error) {
     ++metrics_.requests_failed;
-    unread.responder.answer(http::error_answer(500, error.what()));
+    unread.responder.answer(http::error_answer(500, words_of(error)));
   }
 }
 
@@ -336,7 +341,7 @@ void Api::hand_out(const std::vector<Drawn>& tokens) {
       continue;
     } catch (const std::exception& error) {
       ++metrics_.requests_failed;
-      answering->fail(500, error.what());
+      answering->fail(500, words_of(error));
       take_back(*answering);
       forget(answering->first_sample());
       continue;
@@ -368,7 +373,7 @@ void Api::finish(OpenAnswer& answering) {
     metrics_.request_seconds.observe(std::chrono::duration<double>(Clock::now() - answering.begin()).count());
   } catch (const std::exception& error) {  // as no memory for its text
     ++metrics_.requests_failed;
-    answering.fail(500, error.what());
+    answering.fail(500, words_of(error));
   }
 }
 

@@ -9,7 +9,7 @@
 #include "kernels/error.h"
 #include "stage/io/lines/field_reader.h"
 #include "stage/io/lines/other_fields.h"
-#include "stage/support/json.h"
+#include "stage/support/large_json.h"
 #include "text/text_model.h"
 
 namespace lfm2::serve {
@@ -58,7 +58,8 @@ void ModelAnswers::check_room(size_t answer_bytes) const {
 }
 
 http::Answer ModelAnswers::tokenize(std::string_view body) const {
-  const OrderedJson json = parse_ordered_json(body, "request", LargeIntegers::kDigits);
+  const LargeJson parsed = parse_large_json(body, "request");
+  const OrderedJson& json = *parsed;
   if (!json.is_object()) throw Error(ExitCode::kData, "request: expected an object");
   LineContext lines = facts_.lines;
   lines.now = std::time(nullptr);
@@ -94,7 +95,8 @@ http::Answer ModelAnswers::tokenize(std::string_view body) const {
 }
 
 http::Answer ModelAnswers::detokenize(std::string_view body) const {
-  const OrderedJson json = parse_ordered_json(body, "request", LargeIntegers::kDigits);
+  const LargeJson parsed = parse_large_json(body, "request");
+  const OrderedJson& json = *parsed;
   if (!json.is_object()) throw Error(ExitCode::kData, "request: expected an object");
   if (!json.contains("tokens")) throw Error(ExitCode::kData, "request: expected \"tokens\"");
   const std::string where = "request";

@@ -8,7 +8,7 @@
 #include "kernels/error.h"
 #include "stage/io/lines/field_reader.h"
 #include "stage/io/lines/other_fields.h"
-#include "stage/support/json.h"
+#include "stage/support/large_json.h"
 #include "text/text_model.h"
 
 namespace lfm2::serve {
@@ -97,7 +97,8 @@ void check_scored(const OpenAiRequest& request, const RequestLimits& limits) {
 OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineContext& context,
                                    const RequestDefaults& defaults, const RequestLimits& limits,
                                    std::optional<uint64_t> fresh_seed) {
-  const OrderedJson json = parse_ordered_json(body, kBody, LargeIntegers::kDigits);
+  const LargeJson parsed = parse_large_json(body, kBody);
+  const OrderedJson& json = *parsed;
   if (!json.is_object())
     throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", kBody, json_excerpt(json)));
   chat ? refuse_unsupported(json, {"stream", "return_token_ids"}, kBody)
@@ -144,7 +145,8 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
 
 EmbeddingsRequest parse_embeddings_request(std::string_view body, const LineContext& context, Hidden hidden,
                                            const RequestLimits& limits) {
-  const OrderedJson json = parse_ordered_json(body, kBody, LargeIntegers::kDigits);
+  const LargeJson parsed = parse_large_json(body, kBody);
+  const OrderedJson& json = *parsed;
   if (!json.is_object())
     throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", kBody, json_excerpt(json)));
   LineContext own = context;

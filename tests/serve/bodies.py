@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import pathlib
+import resource
 import socket
 import threading
 import time
@@ -104,3 +106,38 @@ def test_bodies(args):
         check(most > 0 and slowest > 0, "nobody looked at the memory, or sent short requests")
         check(most - before < 768 * MIB, f"{before / MIB:.0f} MiB before, {most / MIB:.0f} MiB at most")
         return f"{args.at_once} clients of each kind; a short request meanwhile took {slowest:.2f} s at most; memory {before / MIB:.0f} MiB before, {most / MIB:.0f} MiB at most"
+
+
+def large_bodies():
+    """(path, body) of what takes much memory for its length, up to the 16 MiB that a body may have."""
+    ids = ",".join(["7"] * (7 * MIB))
+    yield "/v1/completions", json.dumps(completion(1000, n=128, logprobs=20, temperature=1)).encode()
+    yield "/v1/completions", b'{"prompt": [5], "max_tokens": 1, "n": 128, "stop_token_ids": [%s]}' % ids.encode()
+    yield "/v1/completions", b'{"prompt": [%s]}' % ids.encode()
+    yield "/v1/completions", b'{"prompt": [5], "max_tokens": 1, "other": [%s1]}' % (b"[[]]," * (3 * MIB))
+    yield "/tokenize", b'{"prompt": "%s"}' % (b"in the " * (15 * MIB // 7))
+    yield "/tokenize", b'{"return_token_strs": true, "prompt": "%s"}' % (b"\\n" * (7 * MIB))
+    yield "/detokenize", b'{"tokens": [%s]}' % ids.encode()
+
+
+def test_memory(args):
+    """Where memory ends while a body is read, it gets an error, and the server goes on."""
+    with Server(args) as server:
+        status = pathlib.Path(f"/proc/{server.ranks[0]}/status")
+        size_of = lambda: int(status.read_text().split("VmSize:")[1].split()[0]) * 1024
+        if size_of() > 1 << 40:
+            return "not tried: sanitizers take more than any limit"
+        answers = {}
+        for left in args.left:
+            for path, data in large_bodies():
+                resource.prlimit(server.ranks[0], resource.RLIMIT_AS, (size_of() + left * MIB, resource.RLIM_INFINITY))
+                head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(data))
+                code, text = server.send(head + data, 150)
+                what = f"{path} {data[:60]} of {len(data)} bytes, with {left} MiB left"
+                check(server.process.poll() is None, f"{what}: the server ended: {server.errors()}")
+                check(code in (200, 400) or (code == 500 and b"not enough memory" in text), f"{what}: {code} {text[:200]}")
+                check(server.ask("GET", "/health")[0] == 200, f"{what}: then /health failed")
+                answers[code] = answers.get(code, 0) + 1
+        resource.prlimit(server.ranks[0], resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        check(server.ask("POST", "/v1/completions", completion(5))[0] == 200, "no answer afterwards")
+        return f"answers by status: {answers}"

@@ -5,6 +5,7 @@
     vanish    clients that go at random instants: nothing runs or waits afterwards, slots and pages are free, memory stays
     senders   connections that send a byte a second: others are answered as fast as before
     bodies    bodies and heads that are too large, broken or deep: an answer or a closed connection, in bounded memory
+    memory    bodies that take much memory, where little is left: an answer to each, and the server goes on
     readers   streams that nobody reads: they are ended, and hold back nobody
     keys      who has no key gets nothing
     ranks     each rank killed, and stopped, under load: the run ends in time with 76 or the launcher's code
@@ -17,12 +18,12 @@ import resource
 import sys
 import time
 
-from bodies import test_bodies
+from bodies import test_bodies, test_memory
 from clients import test_keys, test_readers, test_senders, test_streams, test_vanish
 from ranks import test_ranks
 from server import Failed
 
-TESTS = {"streams": test_streams, "vanish": test_vanish, "senders": test_senders, "bodies": test_bodies, "readers": test_readers, "keys": test_keys, "ranks": test_ranks}
+TESTS = {"streams": test_streams, "vanish": test_vanish, "senders": test_senders, "bodies": test_bodies, "memory": test_memory, "readers": test_readers, "keys": test_keys, "ranks": test_ranks}
 
 
 def main():
@@ -39,6 +40,7 @@ def main():
     parser.add_argument("--until-late", action="store_true", help="wait until the senders are told that they are late")
     parser.add_argument("--body-bytes", type=int, default=10**9)
     parser.add_argument("--at-once", type=int, default=4, help="senders of bad bodies")
+    parser.add_argument("--left", type=lambda text: [int(one) for one in text.split(",")], default=[48, 96, 192, 384, 768], metavar="MIB,...", help="memory that is left for each large body")
     parser.add_argument("--readers", type=int, default=256)
     parser.add_argument("--hurt", default="", help="the ranks that are killed and stopped, as in 0,3; default: each")
     args = parser.parse_args()

@@ -7,6 +7,7 @@
 
 #include "kernels/error.h"
 #include "stage/support/file_kind.h"
+#include "stage/support/large_json.h"
 
 namespace lfm2 {
 
@@ -29,6 +30,9 @@ std::string short_message(const nlohmann::detail::exception& error) {
 class OrderedBuilder : public nlohmann::json_sax<OrderedJson> {
  public:
   OrderedBuilder(const std::string& what, LargeIntegers large) : what_(what), large_(large) {}
+  ~OrderedBuilder() override { empty_json(root_); }
+  OrderedBuilder(const OrderedBuilder&) = delete;
+  OrderedBuilder& operator=(const OrderedBuilder&) = delete;
   OrderedJson take() { return std::move(root_); }
 
   bool null() override { return add(nullptr); }
@@ -156,6 +160,25 @@ OrderedJson parse_ordered_json(std::string_view text, const std::string& what, L
   OrderedBuilder builder(what, large);
   OrderedJson::sax_parse(text, &builder);
   return builder.take();
+}
+
+void empty_json(OrderedJson& value) noexcept {
+  if (auto* items = value.get_ptr<OrderedJson::array_t*>()) {
+    for (OrderedJson& item : *items) empty_json(item);
+    items->clear();
+  } else if (auto* entries = value.get_ptr<OrderedJson::object_t*>()) {
+    for (auto& [key, item] : *entries) empty_json(item);
+    entries->clear();
+  }
+}
+
+void EmptyAndDelete::operator()(OrderedJson* json) const noexcept {
+  empty_json(*json);
+  delete json;
+}
+
+LargeJson parse_large_json(std::string_view text, const std::string& what, LargeIntegers large) {
+  return LargeJson(new OrderedJson(parse_ordered_json(text, what, large)));
 }
 
 std::string json_text(const Json& value, int indent) {

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "kernels/error.h"
-#include "stage/support/json.h"
 
 namespace lfm2 {
 
@@ -50,7 +49,9 @@ void put_content(OrderedJson& message, size_t number, bool parts_stay) {
   } else if (content->is_array()) {
     std::string all;
     for (size_t i = 0; i < content->size(); ++i) (all += i == 0 ? "" : "\n") += text_of_part((*content)[i], number);
-    if (!parts_stay) *content = std::move(all);
+    if (parts_stay) return;
+    empty_json(*content);
+    *content = std::move(all);
   }
 }
 
@@ -62,13 +63,13 @@ void put_arguments(OrderedJson& message) {
     if (!call.is_object() || function == call.end() || !function->is_object()) continue;
     const auto arguments = function->find("arguments");
     if (arguments == function->end() || !arguments->is_string()) continue;
-    OrderedJson object;
+    LargeJson object;
     try {
-      object = parse_ordered_json(arguments->get_ref<const std::string&>(), "arguments");
+      object = parse_large_json(arguments->get_ref<const std::string&>(), "arguments", LargeIntegers::kRefused);
     } catch (const Error&) {
       continue;  // the template says what it makes of such a text
     }
-    if (object.is_object()) *arguments = std::move(object);
+    if (object->is_object()) *arguments = std::move(*object);
   }
 }
 
@@ -79,14 +80,15 @@ bool takes_parts(std::string_view template_source) {
          template_source.find("'text'") != std::string_view::npos;
 }
 
-OrderedJson template_messages(const OrderedJson& messages, bool takes_parts) {
-  OrderedJson taken = messages;
+LargeJson template_messages(const OrderedJson& messages, bool takes_parts) {
+  LargeJson copy(new OrderedJson(messages));
+  OrderedJson& taken = *copy;
   for (size_t i = 0; i < taken.size(); ++i) {
     check_message(taken[i], i);
     put_content(taken[i], i, takes_parts);
     put_arguments(taken[i]);
   }
-  return taken;
+  return copy;
 }
 
 }  // namespace lfm2

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "stage/support/json_fwd.h"
+#include "stage/support/large_json.h"
 
 namespace lfm2 {
 
@@ -15,6 +15,6 @@ bool takes_parts(std::string_view template_source);
 // "content", or none beside tool calls, becomes "", and, unless the template takes_parts, a list of parts becomes their
 // text, with line feeds between them, as vLLM and llama.cpp have it. Everything else stays as it is. Error(kData) for a
 // part that is no text, and, naming the place, for a message without a role or without content.
-OrderedJson template_messages(const OrderedJson& messages, bool takes_parts);
+LargeJson template_messages(const OrderedJson& messages, bool takes_parts);
 
 }  // namespace lfm2

@@ -1,6 +1,15 @@
 // What untrusted JSON must not be able to do.
 #include "stage/support/json.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <new>
+#include <string>
+
+#include "stage/support/large_json.h"
 #include "support/weights_support.h"
 
 namespace lfm2 {
@@ -88,6 +97,39 @@ TEST(JsonTest, UnsignedKeepsToItsLimit) {
     expect_error([&] { json_unsigned(value, 7, "x.json", "k"); }, ExitCode::kData, {"x.json", "\"k\"", "0 to 7"});
   }
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(__clang__)  // they take no such limit
+TEST(JsonTest, LargeValuesAreLetGoWhereNoMemoryIsLeft) {
+  const auto limit = [](rlim_t bytes) {
+    const rlimit most{bytes, RLIM_INFINITY};
+    ASSERT_EQ(::setrlimit(RLIMIT_AS, &most), 0);
+  };
+  std::string text = "[[1";
+  while (text.size() < (8 << 20)) text += ",1";
+  const auto let_go = [&](std::string_view end) {
+    LargeJson json = parse_large_json(text + std::string(end), "x");
+    limit(0);
+    json.reset();
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(let_go("]]"), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(let_go("],{\"a\":[],\"b\":{}}]"), testing::ExitedWithCode(0), "");
+  // What was parsed so far is let go as well.
+  const auto parse = [&] {
+    std::ifstream status("/proc/self/statm");
+    rlim_t pages = 0;
+    status >> pages;
+    limit(pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (72 << 20));
+    try {
+      parse_large_json(text, "x");
+    } catch (const std::bad_alloc&) {
+      std::_Exit(0);
+    }
+    std::_Exit(1);
+  };
+  EXPECT_EXIT(parse(), testing::ExitedWithCode(0), "");
+}
+#endif
 
 }  // namespace
 }  // namespace lfm2

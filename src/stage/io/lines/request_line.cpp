@@ -13,7 +13,7 @@
 #include "stage/io/lines/target.h"
 #include "stage/support/error_json.h"
 #include "stage/support/file_kind.h"
-#include "stage/support/json.h"
+#include "stage/support/large_json.h"
 #include "text/text_model.h"
 #include "text/utf8.h"
 
@@ -296,7 +296,8 @@ RequestLine faulty_line(std::string name, LineForm form, std::string error) {
 }
 
 RequestLine parse_request_line(std::string_view text, const LineContext& context, const std::string& where) {
-  const OrderedJson json = parse_ordered_json(text, where, LargeIntegers::kDigits);
+  const LargeJson parsed = parse_large_json(text, where);
+  const OrderedJson& json = *parsed;
   if (!json.is_object())
     throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", where, json_excerpt(json)));
   const auto expect_continued = [&] {
@@ -379,29 +380,31 @@ RequestLine parse_text_line(std::string_view text, const LineContext& context, c
 namespace {
 
 // null where the line is none: reading it says what is wrong with it.
-OrderedJson json_of(std::string_view line) {
+LargeJson json_of(std::string_view line) {
   try {
-    return parse_ordered_json(line, "", LargeIntegers::kDigits);
+    return parse_large_json(line, "");
   } catch (const Error&) {
-    return nullptr;
+    return LargeJson(new OrderedJson());
   }
 }
 
 }  // namespace
 
 std::string_view deciding_line(const std::vector<Line>& lines) {
-  const auto is_json = [](const Line& line) { return !json_of(line.text).is_null(); };
+  const auto is_json = [](const Line& line) { return !json_of(line.text)->is_null(); };
   const auto found = std::find_if(lines.begin(), lines.end(), is_json);
   return found == lines.end() ? std::string_view() : found->text;
 }
 
-bool is_batch_line(std::string_view line) { return has_batch_keys(json_of(line)); }
+bool is_batch_line(std::string_view line) { return has_batch_keys(*json_of(line)); }
 bool is_embeddings_line(std::string_view line) {
-  const OrderedJson json = json_of(line);
+  const LargeJson parsed = json_of(line);
+  const OrderedJson& json = *parsed;
   return has_batch_keys(json) && json.contains("url") && json["url"] == kEmbeddingsUrl;
 }
 bool is_continued(std::string_view deciding_line) {
-  const OrderedJson json = json_of(deciding_line);
+  const LargeJson parsed = json_of(deciding_line);
+  const OrderedJson& json = *parsed;
   return has_batch_keys(json) || has_field(json, "prompt") || has_field(json, "messages");
 }
 
