@@ -213,6 +213,9 @@ class Ops {
   virtual void matmul_combine_experts(const Tensor& a, const Tensor& w, const Routing& routing, const Tensor& y,
                                       const Tensor& residual) = 0;
 
+  // Of a row from which no token can be drawn, because one of its logits is NaN or +infinity or all are -infinity, the
+  // operators below give NaN for every log-probability, on CPU and GPU alike, and ids below vocab without a meaning.
+
   // The k largest of log_softmax(logits), ties to the lower id.
   // logits [rows, vocab] fp32; ids [rows, k] int32, log_probs [rows, k] fp32
   virtual void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) = 0;
@@ -237,7 +240,8 @@ class Ops {
                              const Adjustments& adjustments, const Tensor& out) = 0;
 
   // Draws one token for each row by the row's rule, and gives its log_softmax(logits). A draw depends only on the row's
-  // own rule, logits and `draws`; where its rule adjusts logits, it is from the row of `adjusted`.
+  // own rule, logits and `draws`; where its rule adjusts logits, it is from the row of `adjusted`. A log-probability is
+  // NaN exactly where no token can be drawn from the row's logits.
   // logits, adjusted [rows, vocab] fp32, adjusted may be empty where no rule adjusts; draws [rows, 2] int32: the
   // sample's number and the token's place in it; rules [rows, kRuleWords] int32: a SamplingRule each, on 8 bytes;
   // ids [rows] int32, log_probs [rows] fp32

@@ -332,6 +332,7 @@ void Api::hand_out(const std::vector<Drawn>& tokens) {
     if (answering == nullptr) continue;
     bool wanted = false;
     try {
+      if (one.token.ends == FinishReason::kError) throw Error(ExitCode::kSoftware, kNotFiniteError);
       wanted = answering->take(one);
     } catch (const Error& error) {
       ++metrics_.requests_failed;

@@ -96,7 +96,7 @@ void LiveRequests::drawn(std::vector<SampleToken> tokens) {
     const auto found = running_.find(sample);
     if (found == running_.end()) continue;  // it was taken back, and the scheduler does not know it yet
     Running& one = found->second;
-    if (!one.prompt_alone) {
+    if (!one.prompt_alone && token.ends != FinishReason::kError) {
       (std::exchange(one.any_token, true) ? metrics_.token_seconds : metrics_.first_token_seconds)
           .observe(seconds_between(one.since, now));
       ++metrics_.generated_tokens;

@@ -51,7 +51,9 @@ class ServeTest : public testing::Test {
     server_.reset();
     return outcome;
   }
-  std::string shards(int ranks) const { return golden_shards(model_, ranks == 2 ? 4 : ranks); }
+  std::string shards(int ranks) const {
+    return weights_.empty() ? golden_shards(model_, ranks == 2 ? 4 : ranks) : weights_;
+  }
 
   HttpReply ask(std::string_view method, std::string_view path, std::string_view body = {},
                 std::string_view fields = {}) const {
@@ -112,6 +114,7 @@ class ServeTest : public testing::Test {
 
   TemporaryFolder folder_;
   std::string model_ = "kjv-moe";
+  std::filesystem::path weights_;  // where they are no golden ones
   std::optional<RunningProgram> server_;
   uint16_t port_ = 0;
 };

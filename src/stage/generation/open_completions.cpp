@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <span>
 
 #include "kernels/error.h"
@@ -15,7 +16,7 @@ namespace lfm2 {
 namespace {
 
 constexpr size_t kTokenWords = 6;
-constexpr int32_t kGoesOn = 0, kStops = 1, kIsLongEnough = 2;
+constexpr int32_t kGoesOn = 0, kStops = 1, kIsLongEnough = 2, kFails = 3;
 
 // Token `at`'s likeliest tokens, `count` of them.
 void append_likeliest(const std::vector<int32_t>& ids, const std::vector<float>& log_probs, size_t at, size_t count,
@@ -56,6 +57,7 @@ void OpenCompletions::apply(const Step& step) {
     expect(drawn == open.completion.token_ids.size(), "OpenCompletions: a sequence comes back with another text");
     if (drawn == 0) {  // it begins, perhaps again
       open.completion.prompt = {};
+      open.completion.error = {};
       open.rows.reset();
       open.row_count = 0;
     }
@@ -103,6 +105,8 @@ void OpenCompletions::take_scored(const StepSamples& samples, const StepResults:
     TokenLogProbs& prompt = open.completion.prompt;
     const float* values = scored.log_probs.as<const float>() + first;
     prompt.log_probs.insert(prompt.log_probs.end(), values, values + count);
+    if (std::any_of(values, values + count, [](float value) { return std::isnan(value); }))
+      open.completion.error = "log-probabilities of the prompt are not finite (NaN)";
     const int64_t columns = live_ ? std::min<int64_t>(open.likeliest, columns_of(scored)) : columns_of(scored);
     append_top(scored, first, count, columns, prompt.top_ids, prompt.top_log_probs);
     first += count;
@@ -123,6 +127,8 @@ void OpenCompletions::take_hidden(const StepSamples& samples, const Tensor& hidd
                                               : open.rows->convert(hidden.dtype, rows, count);
     if (ends) {
       open.hidden.assign(state.begin(), state.end());
+      if (!std::all_of(state.begin(), state.end(), [](float value) { return std::isfinite(value); }))
+        open.completion.error = "the hidden state is not finite (NaN or infinity)";
       open.rows.reset();
     }
     first += count;
@@ -158,6 +164,16 @@ std::vector<int32_t> OpenCompletions::take(const StepSamples& samples, const Ste
     Open& open = find(samples.drawn[i]);
     Completion& completion = open.completion;
     const float log_prob = results.drawn.log_probs.as<const float>()[i];
+    if (std::isnan(log_prob) && !open.prompt_alone)  // of such logits `sample` draws no token
+      completion.error = fmt::format("token {} of the answer: its logits are not finite (NaN or infinity)",
+                                     completion.token_ids.size() + 1);
+    if (!completion.error.empty()) {
+      words.insert(words.end(), {token, kFails, 0, 0, 0, 0});
+      progress_ += open.max_new - static_cast<int64_t>(completion.token_ids.size());
+      completion.reason = FinishReason::kError;
+      finish(std::move(open_.extract(samples.drawn[i]).mapped()));
+      continue;
+    }
     completion.token_ids.push_back(token);
     completion.log_probs.push_back(log_prob);
     if (!live_)
@@ -219,7 +235,9 @@ std::vector<DrawnToken> tokens_of_message(const std::vector<int32_t>& words) {
   while (at < words.size()) {
     expect_left(kTokenWords);
     DrawnToken& one = tokens.emplace_back(DrawnToken{.token = words[at]});
-    if (words[at + 1] != kGoesOn) one.ends = words[at + 1] == kStops ? FinishReason::kStop : FinishReason::kLength;
+    if (words[at + 1] == kStops) one.ends = FinishReason::kStop;
+    if (words[at + 1] == kIsLongEnough) one.ends = FinishReason::kLength;
+    if (words[at + 1] == kFails) one.ends = FinishReason::kError;
     at += 2;
     one.log_prob = number();
     const auto likeliest = static_cast<size_t>(words[at]), scored = static_cast<size_t>(words[at + 1]),

@@ -66,8 +66,9 @@ inline void ask_of_prompt_alone(Request& request) {
 struct DrawnToken {
   int32_t token = 0;
   float log_prob = 0;
-  std::optional<FinishReason> ends = {};  // why the sequence ends with this token; empty: it goes on
-  std::vector<int32_t> top_ids = {};      // as many as Request::likeliest asks for
+  // Why the sequence ends with this token; empty: it goes on. With kError the token is none of the text.
+  std::optional<FinishReason> ends = {};
+  std::vector<int32_t> top_ids = {};  // as many as Request::likeliest asks for
   std::vector<float> top_log_probs = {};
   // Of a first token, where the request asks for it: see Request::prompt_log_probs and Request::hidden.
   TokenLogProbs prompt = {};

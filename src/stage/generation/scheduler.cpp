@@ -317,7 +317,7 @@ void Scheduler::take(std::vector<DrawnToken> tokens) {
     if (sequence.ended) continue;  // it was fed once too often
     sequence.tokens.push_back(tokens[i].token);
     keep_full_pages(sequence);
-    arrivals_.push_back({slot, !std::exchange(sequence.seen_first, true)});
+    if (tokens[i].ends != FinishReason::kError) arrivals_.push_back({slot, !std::exchange(sequence.seen_first, true)});
     sequence.ended = tokens[i].ends.has_value();
     if (sequence.ended)
       std::erase(ready_, slot);

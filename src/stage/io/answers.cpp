@@ -189,6 +189,7 @@ void append_choice(std::string& line, const Completion& completion, const Answer
   if (job.tokenizer != nullptr)
     line += ",\"text\":" + json_string(text_of(*job.tokenizer, completion.token_ids, completion.text_bytes));
   line += fmt::format(",\"finish_reason\":\"{}\"", lfm2::name(completion.reason));
+  if (!completion.error.empty()) line += ",\"error\":" + json_string(completion.error);
   if (form.log_probs) {
     line += ",\"logprobs\":[";
     append_values(line, std::span(completion.log_probs));
@@ -274,14 +275,18 @@ std::string plain_answer(const Completion& completion, const AnswerForm& form, s
 
 namespace {
 
-// The frame of an answer: `body` is JSON text, which counts where there is no error.
-std::string batch_frame(int64_t sample, std::string_view name, std::string_view body, std::string_view error) {
+constexpr int kRefused = 400, kFailed = 500;
+
+// The frame of an answer: `body` is JSON text, which counts where there is no error. `status`: of the error.
+std::string batch_frame(int64_t sample, std::string_view name, std::string_view body, std::string_view error,
+                        int status) {
   OrderedJson why;
-  if (!error.empty()) why = error_object(error, 400);
+  if (!error.empty()) why = error_object(error, status);
   return fmt::format(
       "{{\"id\":\"batch_req_{0}\",\"custom_id\":{1},\"response\":{{\"status_code\":{2},\"request_id\":\"req_{0}\","
       "\"body\":{3}}},\"error\":{4}}}",
-      sample, name.empty() ? "null" : name, error.empty() ? 200 : 400, error.empty() ? body : "null", json_text(why));
+      sample, name.empty() ? "null" : name, error.empty() ? 200 : status, error.empty() ? body : "null",
+      json_text(why));
 }
 
 // The little-endian bytes of the values.
@@ -303,12 +308,17 @@ std::string base64_of(std::span<const float> values) {
 
 std::string batch_answer(const Completion& completion, const AnswerForm& form, std::string_view name,
                          const OutputJob& job) {
-  const bool good = completion.error.empty();
-  return batch_frame(completion.sample, name, good ? json_text(body_of(completion, form, job)) : "", completion.error);
+  const Completion* faulty = &completion;  // the first choice that has an error: there is one answer to all
+  for (const Completion& other : completion.others)
+    if (faulty->error.empty()) faulty = &other;
+  const bool good = faulty->error.empty();
+  return batch_frame(completion.sample, name, good ? json_text(body_of(completion, form, job)) : "", faulty->error,
+                     faulty->reason == FinishReason::kError ? kFailed : kRefused);
 }
 
 void EmbeddingAnswer::add(std::span<const float> state, bool base64) {
   double squares = 0;
+  for (const float value : state) not_finite_ = not_finite_ || !std::isfinite(value);
   for (const float value : state) squares += static_cast<double>(value) * static_cast<double>(value);
   const double length = squares == 0 ? 1 : std::sqrt(squares);
   unit_.clear();
@@ -331,13 +341,17 @@ std::string EmbeddingAnswer::take_body(std::string_view model, int64_t tokens) {
       data_, json_string(model), tokens, tokens);
   data_.clear();
   inputs_ = 0;
+  not_finite_ = false;
   return body;
 }
 
 std::string EmbeddingAnswer::take(int64_t sample, const OutputJob& job) {
   const std::string_view name = job.names->empty() ? std::string_view() : (*job.names)[static_cast<size_t>(sample)];
+  const bool failed = not_finite_;
   const std::string body = take_body(job.facts.model_type, job.embeddings->tokens.length(sample));
-  return batch_frame(sample, name, body, job.embeddings->errors->of(sample)) + '\n';
+  const std::string_view refused = job.embeddings->errors->of(sample);
+  if (failed && refused.empty()) return batch_frame(sample, name, body, kNotFiniteError, kFailed) + '\n';
+  return batch_frame(sample, name, body, refused, kRefused) + '\n';
 }
 
 }  // namespace lfm2

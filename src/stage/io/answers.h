@@ -48,15 +48,17 @@ OrderedJson log_probs_json(const Completion& completion, const AnswerForm& form,
 OrderedJson answer_body(OrderedJson choices, const AnswerForm& form, const AnswerFacts& facts, OrderedJson usage);
 OrderedJson usage_json(int64_t prompt_tokens, int64_t tokens);  // `tokens`: of all choices
 
-// {"id", "token_ids", "text", "finish_reason"}; "text" where there is a tokenizer; where the request has them,
-// "logprobs" [tokens], "top_ids" and "top_logprobs" [tokens, k]. With several choices {"id", "choices"}, where each of
-// them has the fields behind "id". `name`: the sample's, as JSON text; "": its number stands for it.
+// {"id", "token_ids", "text", "finish_reason"}, and "error" where that is "error"; "text" where there is a tokenizer;
+// where the request has them, "logprobs" [tokens], "top_ids" and "top_logprobs" [tokens, k]. With several choices
+// {"id", "choices"}, where each of them has the fields behind "id". `name`: the sample's, as JSON text; "": its number
+// stands for it.
 std::string plain_answer(const Completion& completion, const AnswerForm& form, std::string_view name,
                          const OutputJob& job);
 
 // {"id", "custom_id", "response": {"status_code", "request_id", "body"}, "error"}, with a body of /v1/completions or
-// /v1/chat/completions. An error has status 400, no body, and {"message", "type", "param", "code"}. Nothing in it is
-// random: ids are made of the sample's number, and "created" is the time of the job.
+// /v1/chat/completions. An error has status 400, or 500 where the model's results are not finite, no body, and
+// {"message", "type", "param", "code"}. Nothing in it is random: ids are made of the sample's number, and "created" is
+// the time of the job.
 std::string batch_answer(const Completion& completion, const AnswerForm& form, std::string_view name,
                          const OutputJob& job);
 
@@ -73,6 +75,7 @@ class EmbeddingAnswer {
  private:
   std::string data_;
   int64_t inputs_ = 0;
+  bool not_finite_ = false;  // a value of the states so far
   std::vector<float> unit_;
 };
 

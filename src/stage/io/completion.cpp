@@ -5,7 +5,17 @@
 
 namespace lfm2 {
 
-std::string_view name(FinishReason reason) { return reason == FinishReason::kStop ? "stop" : "length"; }
+std::string_view name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "?";
+}
 
 HashSum CompletionHash::of(const Completion& completion) {
   HashSum hash;
@@ -21,6 +31,11 @@ HashSum CompletionHash::of(const Completion& completion) {
 void CompletionHash::take(const Completion& completion) {
   sum_.add(of(completion));
   ++count_;
+  const auto look = [&](const Completion& one) {
+    if (one.reason == FinishReason::kError) not_finite_.add({1, completion.sample});
+  };
+  look(completion);
+  for (const Completion& other : completion.others) look(other);
 }
 
 }  // namespace lfm2

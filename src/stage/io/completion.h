@@ -9,15 +9,19 @@
 #include <vector>
 
 #include "stage/support/checksum.h"
+#include "stage/support/not_finite.h"
 #include "stage/support/words.h"
 
 namespace lfm2 {
 
 enum class FinishReason : uint8_t {
-  kStop,   // the last of token_ids is an end-of-text token, or completes a stop text
-  kLength  // as many tokens as were asked for, or as the model has positions
+  kStop,    // the last of token_ids is an end-of-text token, or completes a stop text
+  kLength,  // as many tokens as were asked for, or as the model has positions
+  kError    // the model's results are not finite: there is no next token, or no answer to what is asked of the prompt
 };
-std::string_view name(FinishReason reason);  // "stop", "length"
+std::string_view name(FinishReason reason);  // "stop", "length", "error"
+// What clients are told of kError.
+inline constexpr const char* kNotFiniteError = "the model's results are not finite (NaN or infinity)";
 
 // How likely tokens are where they stand, and the likeliest tokens there.
 struct TokenLogProbs {
@@ -42,7 +46,8 @@ struct Completion {
   std::vector<int32_t> prompt_ids = {};  // where the answer repeats the prompt
   TokenLogProbs prompt = {};             // of the prompt's tokens but the first one, where they are asked for
   std::vector<Completion> others = {};   // of the first choice: the other ones, in their order
-  std::string error = {};                // why the sample was not continued; such a completion has no tokens
+  // Why the sample was not continued, and there are no tokens; with kError why it ends behind those it has.
+  std::string error = {};
   bool operator==(const Completion&) const = default;
 };
 
@@ -80,10 +85,12 @@ class CompletionHash : public CompletionConsumer {
   void take(const Completion& completion) override;
   void add(const HashSum& completions) { sum_.add(completions); }  // adds what a run before handed out
   std::string hex() const { return sum_.hex(); }
-  int64_t count() const { return count_; }  // the number of samples that were taken
+  int64_t count() const { return count_; }                     // the number of samples that were taken
+  const NotFinite& not_finite() const { return not_finite_; }  // the choices among them that ended with kError
 
  private:
   HashSum sum_;
+  NotFinite not_finite_;
   int64_t count_ = 0;
 };
 

@@ -71,8 +71,7 @@ class H5Completions : public AppendedCompletions {
       const auto more = std::as_bytes(list);
       bytes.insert(bytes.end(), more.begin(), more.end());
     };
-    const Head head{completion.reason == FinishReason::kStop ? 0 : 1,
-                    static_cast<int32_t>(completion.token_ids.size())};
+    const Head head{static_cast<int32_t>(completion.reason), static_cast<int32_t>(completion.token_ids.size())};
     add(std::span(head));
     add(std::span(completion.token_ids));
     if (job_.kind.top_k > 0) {
@@ -109,7 +108,7 @@ class H5Completions : public AppendedCompletions {
     file.write_i64("offsets", offsets);
     write_ids(file, job_);
     file.set_attribute("format", "lfm2-stage-completions");
-    file.set_attribute("finish_reasons", "0 stop, 1 length");
+    file.set_attribute("finish_reasons", "0 stop, 1 length, 2 error");
     file.set_attribute("dtype", job_.facts.dtype);
     file.set_attribute("model_type", job_.facts.model_type);
     file.set_attribute("weights_split_id", job_.facts.split_id);

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <utility>
 
 namespace lfm2 {
@@ -40,6 +42,39 @@ ResultRows some_rows(const ResultRows& rows, int64_t skip, int64_t count, int64_
           .log_probs = part(rows.log_probs)};
 }
 
+namespace {
+
+// Every bit of the exponent is set in NaN and infinity. Integers alone, so that compilers make it vectors.
+bool any_not_finite(std::span<const float> values) {
+  constexpr uint32_t kExponent = 0x7f800000;
+  uint32_t found = 0;
+  for (const float value : values) found |= (std::bit_cast<uint32_t>(value) & kExponent) == kExponent ? 1u : 0u;
+  return found != 0;
+}
+
+// -infinity alone is a token that is never drawn.
+bool is_of_no_numbers(std::span<const float> logits) {
+  if (!any_not_finite(logits)) return false;
+  const auto bad = [](float x) { return std::isnan(x) || x == HUGE_VALF; };
+  return std::any_of(logits.begin(), logits.end(), bad) ||
+         std::all_of(logits.begin(), logits.end(), [](float x) { return x == -HUGE_VALF; });
+}
+
+}  // namespace
+
+bool is_not_finite(const ResultRows& row, bool states) {
+  if (!row.logits.empty()) return states ? any_not_finite(row.logits) : is_of_no_numbers(row.logits);
+  if (!row.likeliest.empty()) return any_not_finite(row.log_probs);
+  return !row.log_probs.empty() && std::isnan(row.log_probs.front());
+}
+
+void NotFiniteRows::take_row(const ResultRows& row) {
+  if (!is_not_finite(row, states_)) return;
+  ++count_;
+  for (int64_t first = first_row_; row.first < first && !first_row_.compare_exchange_weak(first, row.first);) {
+  }
+}
+
 void ResultHash::take(const ResultRows& rows) {
   rows_.assign(static_cast<size_t>(rows.count), HashSum());
   const auto hash_row = [&](size_t number, size_t) {
@@ -51,7 +86,7 @@ void ResultHash::take(const ResultRows& rows) {
     add(row.top_ids);
     add(row.likeliest);
     add(row.log_probs);
-    if (beside_ != nullptr) beside_->take_row(row);
+    for (RowTaker* taker : beside_) taker->take_row(row);
   };
   if (threads_ != nullptr)
     threads_->parallel_for(rows_.size(), hash_row);

@@ -1,10 +1,13 @@
 // What the last stage hands out, row by row in order, and who takes it: files, validation, the hash of all logits.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/thread_pool.h"
@@ -66,12 +69,31 @@ class RowTaker {
   virtual void take_row(const ResultRows& row) = 0;
 };
 
+// Whether results of one row are not finite. Of logits: whether no token can be drawn from them, because one is NaN or
+// +infinity, or all are -infinity; log-probabilities of such a row are NaN (kernels/ops.h). Of scores and hidden
+// states: whether any is NaN or infinite.
+bool is_not_finite(const ResultRows& row, bool states);
+
+// Counts such rows, beside a ResultHash, whose threads have them in their caches.
+class NotFiniteRows : public RowTaker {
+ public:
+  explicit NotFiniteRows(bool states) : states_(states) {}
+  void take_row(const ResultRows& row) override;
+  int64_t count() const { return count_; }
+  int64_t first_row() const { return first_row_; }  // its number in the job, where there is one
+
+ private:
+  const bool states_;
+  std::atomic<int64_t> count_ = 0, first_row_ = std::numeric_limits<int64_t>::max();
+};
+
 // The sum of the XXH3-128 of all rows, each with its number as the seed: equal for equal bits, whatever the ranks,
 // replicas and micro-batches.
 class ResultHash : public ResultConsumer {
  public:
-  // `beside` is given each row by the thread that has hashed it, whose cache still holds it.
-  explicit ResultHash(ThreadPool* threads = nullptr, RowTaker* beside = nullptr) : threads_(threads), beside_(beside) {}
+  // `beside` are given each row by the thread that has hashed it, whose cache still holds it.
+  explicit ResultHash(ThreadPool* threads = nullptr, std::vector<RowTaker*> beside = {})
+      : threads_(threads), beside_(std::move(beside)) {}
   void take(const ResultRows& rows) override;
   const std::vector<HashSum>& rows() const { return rows_; }  // of the last take(), each row alone
   void add(const HashSum& rows) { sum_.add(rows); }           // of rows that were handed out before
@@ -80,7 +102,7 @@ class ResultHash : public ResultConsumer {
 
  private:
   ThreadPool* threads_;
-  RowTaker* beside_;
+  std::vector<RowTaker*> beside_;
   HashSum sum_;
   std::vector<HashSum> rows_;
 };

@@ -147,11 +147,22 @@ std::vector<int32_t> Conversation::taken_back() {
 void Conversation::drawn(std::vector<SampleToken> tokens) {
   for (const auto& [sample, token] : tokens) {
     if (sample != current_) continue;
+    if (token.ends == FinishReason::kError) {
+      fail_answer();
+      continue;
+    }
     const std::string text = stream_->feed(token.token);
     answer_ += text;
     print(without_controls(text));
     if (token.ends) end_answer();
   }
+}
+
+// Nothing of the answer is kept, as of a line that cannot be answered: it would be the beginning of the next one.
+void Conversation::fail_answer() {
+  print(without_controls(stream_->flush()) + fmt::format("\nlfm2_stage: {}\n> ", kNotFiniteError));
+  messages_.erase(messages_.size() - 1);
+  current_.reset();
 }
 
 void Conversation::end_answer() {

@@ -55,6 +55,7 @@ class Conversation : public RequestSource {
   void look_for_line();
   void take_message(const std::string& text);
   void end_answer();
+  void fail_answer();
   void print(std::string_view text);
 
   const TextModel& model_;

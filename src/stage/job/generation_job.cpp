@@ -40,7 +40,7 @@ class StreamedRequests : public SampleRequests {
     if (!answer_) return;
     std::string text;
     for (const auto& [sample, token] : tokens) {
-      text += answer_->feed(token.token);
+      if (token.ends != FinishReason::kError) text += answer_->feed(token.token);
       if (token.ends) text += answer_->flush() + "\n";
     }
     print_results(text);
@@ -351,6 +351,7 @@ void GenerationJob::add_to(StageReport& report) const {
   report.cache_bytes = generator_->cache_bytes();
   report.times = generator_->times();
   if (is_first()) report.generation = summarize(generator_->generation_times(), generator_->counts());
+  report.not_finite = not_finite();
   if (is_last() && options_.results.positions != Positions::kNone) report.results_xxh3 = hash_.hex();
 }
 

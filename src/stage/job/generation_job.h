@@ -63,6 +63,7 @@ class GenerationJob : public Job {
   void open() override;
   bool run_once() override;
   JobOutput* output() const override { return output_.get(); }
+  NotFinite not_finite() const override { return is_last() ? hash_.not_finite() : NotFinite(); }
   Trace trace() const override { return {"step", generator_->trace()}; }
   void add_to(StageReport& report) const override;
   void add_to(JobReport& report) const override;

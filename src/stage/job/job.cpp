@@ -323,6 +323,16 @@ StageReport Job::stage_report() const {
   return report;
 }
 
+// On stderr, also with --quiet: whoever reads the output alone would take such results for the model's.
+void Job::say_not_finite(const NotFinite& found) const {
+  if (found.count == 0) return;
+  const std::string cause = compute_ == DType::kF32
+                                ? "far too large"
+                                : fmt::format("too large for {}: try --dtype fp32", lfm2::name(compute_));
+  lfm2::say(fmt::format("lfm2_stage: {}: weights in {} are not finite, or {}", not_finite_text(found),
+                        options_.weights.string(), cause));
+}
+
 // Prints and writes the report, on rank 0. Returns what it found, and "" where results were compared with answers and
 // are not valid.
 std::string Job::write_report(const std::vector<std::string>& stages) const {
@@ -349,6 +359,7 @@ std::string Job::write_report(const std::vector<std::string>& stages) const {
   job.verdict = merged_verdict(job.stages);
   job.generation = merged_generation(job.stages);
   job.scores = merged_scores(job.stages);
+  job.not_finite = merged_not_finite(job.stages);
   if (!options_.report.empty()) {
     const std::string text = to_json(job);
     AtomicFile file(options_.report);
@@ -356,6 +367,7 @@ std::string Job::write_report(const std::vector<std::string>& stages) const {
     file.commit();
   }
   if (!options_.quiet) print_results(end_table(job));
+  say_not_finite(job.not_finite);
   return !job.verdict || job.verdict->valid() ? found_text(job) : "";
 }
 

@@ -66,6 +66,7 @@ class Job {
   // Where an earlier run has finished all samples, on the rank that makes the output.
   virtual std::optional<Verdict> verdict_of_kept() { return {}; }
   virtual std::optional<ScoreSums> scores_of_kept() { return {}; }
+  virtual NotFinite not_finite() const = 0;  // results that the last run handed out here
   virtual Trace trace() const = 0;
   virtual void add_to(StageReport& report) const = 0;
   virtual void add_to(JobReport& report) const = 0;
@@ -136,6 +137,7 @@ class Job {
   StageReport stage_report() const;
   std::string write_report(const std::vector<std::string>& stages) const;
   void mark_finished(const std::string& found) const;
+  void say_not_finite(const NotFinite& found) const;
   ExitCode finish_without_run();
   virtual ExitCode finish_stopped();
   int64_t count_finished();

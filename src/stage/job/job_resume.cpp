@@ -236,6 +236,11 @@ void Job::expect_all_samples() {
 ExitCode Job::finish_stopped() {
   if (output() != nullptr) output()->keep();
   const int64_t finished = count_finished();
+  NotFinite found;
+  for (const std::string& part :
+       world_.gather(json_text(as_json(not_finite())), 0, load_timeout(), "results not finite"))
+    found.add(not_finite_from_json(parse_json(part, "results not finite")));
+  say_not_finite(found);
   if (world_.rank() == 0)
     lfm2::say(
         fmt::format("lfm2_stage: stopped at {} of {} samples; {}", finished, samples_->size().samples,

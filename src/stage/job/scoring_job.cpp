@@ -335,7 +335,10 @@ std::optional<ScoreSums> ScoringJob::scores_of_kept() {
 
 bool ScoringJob::run_once() {
   RowTaker* file_by_rows = output_ ? output_->by_rows() : nullptr;
-  hash_.emplace(is_last() ? &result_threads() : nullptr, file_by_rows);
+  not_finite_.emplace(options_.results.hidden != Hidden::kNone);
+  std::vector<RowTaker*> beside{&*not_finite_};
+  if (file_by_rows != nullptr) beside.push_back(file_by_rows);
+  hash_.emplace(is_last() ? &result_threads() : nullptr, std::move(beside));
   std::vector<ResultConsumer*> consumers{&*hash_};
   if (output_ && options_.benchmark) output_->start_over();
   if (output_ && file_by_rows == nullptr) consumers.push_back(output_.get());
@@ -370,11 +373,19 @@ bool ScoringJob::run_once() {
   return scorer_->finished();
 }
 
+NotFinite ScoringJob::not_finite() const {
+  if (!not_finite_ || not_finite_->count() == 0) return {};
+  const int64_t row = not_finite_->first_row();
+  return {not_finite_->count(),
+          options_.results.positions == Positions::kAll ? samples_->offsets().sample_of(row) : row};
+}
+
 void ScoringJob::add_to(StageReport& report) const {
   report.activation_bytes = scorer_->activation_bytes();
   report.cache_bytes = scorer_->cache_bytes();
   report.times = scorer_->times();
   if (!is_last()) return;
+  report.not_finite = not_finite();
   if (validation_) report.verdict = validation_->verdict();
   if (scores_) report.scores = scores_->sums();
   if (options_.results.positions != Positions::kNone) report.results_xxh3 = hash_->hex();

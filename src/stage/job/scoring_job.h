@@ -28,6 +28,7 @@ class ScoringJob : public Job {
   JobOutput* output() const override { return output_.get(); }
   std::optional<Verdict> verdict_of_kept() override;
   std::optional<ScoreSums> scores_of_kept() override;
+  NotFinite not_finite() const override;
   Trace trace() const override { return {"micro-batch", scorer_->trace()}; }
   void add_to(StageReport& report) const override;
   void add_to(JobReport& report) const override;
@@ -56,8 +57,9 @@ class ScoringJob : public Job {
   std::optional<Scorer> scorer_;
   std::unique_ptr<OutputFile> output_;
   std::optional<Validation> validation_;
-  std::optional<ResultHash> hash_;      // the results of the last run
-  std::optional<ScoreCounter> scores_;  // with --score: those of the last run, and of samples that were kept
+  std::optional<ResultHash> hash_;           // the results of the last run
+  std::optional<NotFiniteRows> not_finite_;  // among the results of the last run
+  std::optional<ScoreCounter> scores_;       // with --score: those of the last run, and of samples that were kept
 };
 
 }  // namespace lfm2

@@ -121,9 +121,18 @@ std::string score_lines(const JobReport& report) {
 
 }  // namespace
 
+namespace {
+
+std::string not_finite_line(const NotFinite& found) {
+  return found.count == 0 ? "" : fmt::format("{:<10} {}\n", "not finite", not_finite_text(found));
+}
+
+}  // namespace
+
 std::string found_text(const JobReport& report) {
   const char* verdict = !report.verdict ? "" : report.verdict->valid() ? ", VALID" : ", INVALID";
-  return fmt::format("{} (XXH3-128){}\n{}", report.results_xxh3, verdict, score_lines(report));
+  return fmt::format("{} (XXH3-128){}\n{}{}", report.results_xxh3, verdict, score_lines(report),
+                     not_finite_line(report.not_finite));
 }
 
 std::string end_table(const JobReport& report) {
@@ -135,6 +144,7 @@ std::string end_table(const JobReport& report) {
                                  report.stages.front().device, report.transport);
   text += report.generation ? generation_lines(report) : scoring_lines(report);
   text += score_lines(report);
+  text += not_finite_line(report.not_finite);
   if (report.error_answers > 0)
     text += fmt::format("{:<10} {} lines were refused and answered with an error\n", "errors", report.error_answers);
   if (report.kept_samples > 0)

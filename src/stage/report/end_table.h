@@ -8,6 +8,7 @@
 namespace lfm2 {
 
 std::string end_table(const JobReport& report);
-std::string found_text(const JobReport& report);  // the hash of the results, the verdict and what --score found
+// The hash of the results, the verdict, what --score found and what is not finite.
+std::string found_text(const JobReport& report);
 
 }  // namespace lfm2

@@ -99,6 +99,7 @@ OrderedJson as_json(const StageReport& report) {
   if (report.verdict) json["validation"] = as_json(*report.verdict);
   if (report.generation) json["generation"] = as_json(*report.generation);
   if (report.scores) json["scores"] = as_json(*report.scores);
+  if (report.not_finite.count > 0) json["not_finite"] = as_json(report.not_finite);
   return json;
 }
 
@@ -215,6 +216,12 @@ std::optional<ScoreSums> merged_scores(const std::vector<StageReport>& stages) {
   return all;
 }
 
+NotFinite merged_not_finite(const std::vector<StageReport>& stages) {
+  NotFinite all;
+  for (const StageReport& stage : stages) all.add(stage.not_finite);
+  return all;
+}
+
 std::optional<Verdict> merged_verdict(const std::vector<StageReport>& stages) {
   std::optional<Verdict> all;
   for (const StageReport& stage : stages) {
@@ -271,6 +278,7 @@ StageReport stage_report_from_json(const std::string& text) {
                   .hidden = json.at("sending_under_compute_seconds"),
                   .receiving = json.at("receiving_seconds")};
   report.results_xxh3 = json.value("results_xxh3", "");
+  if (json.contains("not_finite")) report.not_finite = not_finite_from_json(json.at("not_finite"));
   if (json.contains("scores")) report.scores = scores_from_json(json.at("scores"));
   if (json.contains("generation")) report.generation = generation_from_json(json.at("generation"));
   if (json.contains("validation")) {
@@ -297,6 +305,7 @@ std::string to_json(const JobReport& report) {
                       {"tokens", report.tokens},
                       {"kept_samples", report.kept_samples},
                       {"error_answers", report.error_answers},
+                      {"not_finite", as_json(report.not_finite)},
                       {"replicas", report.replicas},
                       {"micro_batches", report.micro_batches},
                       {"largest_micro_batch", report.largest_micro_batch},

@@ -12,6 +12,7 @@
 #include "stage/io/validation.h"
 #include "stage/model/partition.h"
 #include "stage/scoring/scorer.h"
+#include "stage/support/not_finite.h"
 
 namespace lfm2 {
 
@@ -37,6 +38,7 @@ struct StageReport {
   std::optional<Verdict> verdict;              // on last stages with --answers
   std::optional<GenerationReport> generation;  // on first stages
   std::optional<ScoreSums> scores = {};        // on last stages with --score
+  NotFinite not_finite = {};                   // on last stages
 };
 
 struct JobReport {
@@ -52,6 +54,7 @@ struct JobReport {
   std::optional<GenerationReport> generation;
   std::optional<ScoreSums> scores = {};  // --score: of all samples, those that an earlier run has finished among them
   int64_t scored_words = -1, scored_bytes = -1;  // of the text that was scored; -1: unknown without a tokenizer
+  NotFinite not_finite = {};                     // of this run
   std::vector<double> seconds;                   // duration of each run that counts
   std::vector<StageReport> stages;
   std::string results_xxh3;  // hash of all results; empty where none were handed out
@@ -73,6 +76,7 @@ std::string merged_results_xxh3(const std::vector<StageReport>& stages);
 std::optional<Verdict> merged_verdict(const std::vector<StageReport>& stages);
 std::optional<GenerationReport> merged_generation(const std::vector<StageReport>& stages);
 std::optional<ScoreSums> merged_scores(const std::vector<StageReport>& stages);
+NotFinite merged_not_finite(const std::vector<StageReport>& stages);
 
 // The units of which a perplexity is known, and how many of them were scored.
 std::vector<std::pair<const char*, int64_t>> score_units(const JobReport& report);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <numeric>
@@ -77,6 +78,10 @@ class CudaSampleTest : public ::testing::Test {
       const int32_t id = ids->as<int32_t>()[row];
       ASSERT_EQ(id, reference(values, rule, static_cast<int32_t>(row * 7919), static_cast<int32_t>(row % 3)))
           << "row " << row;
+      const bool drawable =
+          std::none_of(values.begin(), values.end(), [](float x) { return std::isnan(x) || x == HUGE_VALF; }) &&
+          std::any_of(values.begin(), values.end(), [](float x) { return x != -HUGE_VALF; });
+      EXPECT_EQ(std::isnan(log_probs->as<float>()[row]), !drawable) << "row " << row;
       for (int64_t i = 0; i < k; ++i)
         if (top_ids->as<int32_t>()[row * k + i] == id) {
           EXPECT_EQ(std::bit_cast<uint32_t>(log_probs->as<float>()[row]),

@@ -77,7 +77,7 @@ TEST_F(OutputFileTest, RowsAreWrittenOneByOneBesideTheirHash) {
     auto one = create_output(folder_ / ("one" + ending), job), other = create_output(folder_ / ("other" + ending), job);
     if (one->by_rows() == nullptr) GTEST_SKIP() << "no mappings here";
     ThreadPool threads(3);
-    ResultHash beside(&threads, one->by_rows()), alone;
+    ResultHash beside(&threads, {one->by_rows()}), alone;
     beside.take(some_rows(all, 9, kRows - 9, 9));
     beside.take(some_rows(all, 0, 9, 0));
     alone.take(all);

@@ -133,6 +133,17 @@ TEST_F(ConversationTest, SaysWhatDoesNotFitAndForgetsIt) {
   EXPECT_NE(printed().find("expected fewer than 20: /clear begins anew"), std::string::npos);
 }
 
+TEST_F(ConversationTest, SaysThatAnAnswerHasNoNextTokenAndForgetsTheLine) {
+  Conversation conversation = begin();
+  type("hi");
+  const int32_t sample = next(conversation)->sample;
+  answer(conversation, sample, "so", false);
+  conversation.drawn({{sample, {.token = 0, .ends = FinishReason::kError}}});
+  type("again");
+  EXPECT_EQ(text_of_prompt(*next(conversation)), "[user|again]>");
+  EXPECT_EQ(printed(), "> so\nlfm2_stage: the model's results are not finite (NaN or infinity)\n> ");
+}
+
 TEST_F(ConversationTest, ShowsControlCharactersAsQuestionMarks) {
   Conversation conversation = begin();
   type("hi");

@@ -126,6 +126,34 @@ TEST_F(SampleTest, GreedyTakesTheLargestAndOfTiesTheLowerId) {
   EXPECT_TRUE(std::isnan(log_probs.get(2)));  // a NaN spoils log_softmax of its row, but not the token
 }
 
+// Wherever the value stands, by whatever rule, in few rows and in many, which are summed otherwise.
+TEST_F(SampleTest, ALogProbabilityIsNanExactlyWhereNoTokenCanBeDrawn) {
+  constexpr int64_t kVocab = 3000;
+  for (const int64_t copies : {1, 40})
+    for (const SamplingRule& rule : {SamplingRule{0}, SamplingRule{1, 0, 1.0f, 5}, SamplingRule{1, 20, 0.9f, 5}}) {
+      std::vector<std::pair<double, int64_t>> cases{{0, 0}, {-HUGE_VAL, 0}, {-HUGE_VAL, kVocab - 1}};
+      const size_t drawable = cases.size();
+      for (const double value : {double{NAN}, HUGE_VAL})
+        for (const int64_t place : {int64_t{0}, kVocab / 2, kVocab - 1}) cases.emplace_back(value, place);
+      cases.emplace_back(-HUGE_VAL, -1);  // all of them
+      const int64_t rows = copies * std::ssize(cases);
+      HostTensor logits(DType::kF32, {rows, kVocab}), draws(DType::kI32, {rows, 2}), ids(DType::kI32, {rows}),
+          log_probs(DType::kF32, {rows});
+      logits.fill_random(3, 2.0f);
+      draws.fill(1);
+      for (int64_t row = 0; row < rows; ++row) {
+        const auto& [value, place] = cases[static_cast<size_t>(row) % cases.size()];
+        for (int64_t id = 0; id < kVocab; ++id)
+          if (id == place || place < 0) logits.set(static_cast<size_t>(row * kVocab + id), value);
+      }
+      ops.sample(logits, {}, draws, rules_of(rule, rows), ids, log_probs);
+      for (size_t row = 0; row < static_cast<size_t>(rows); ++row) {
+        EXPECT_EQ(std::isnan(log_probs.get(row)), row % cases.size() >= drawable) << row % cases.size();
+        EXPECT_TRUE(ids.get(row) >= 0 && ids.get(row) < kVocab);
+      }
+    }
+}
+
 // The sampling rule, written in the simplest way over a sorted list.
 int reference(const float* logits, int64_t vocab, const SamplingRule& rule, int32_t sample, int32_t place) {
   std::vector<int> order(static_cast<size_t>(vocab));

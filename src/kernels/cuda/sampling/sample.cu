@@ -423,6 +423,8 @@ __global__ void __launch_bounds__(kRowThreads, sharing == 1 ? 2 : 1) sample_kern
     id = find_id(row, kept, rule.seed, args.draws + 2 * index);
   }
   if (threadIdx.x != 0) return;
+  // A NaN or +infinity among the logits, or nothing but -infinity, makes log_sum and with it the log-probability NaN:
+  // that says that the id, which is one below vocab, was not drawn from numbers.
   args.ids[index] = id;
   args.log_probs[index] = log_prob(sampling_key(logits[id]), log_sum);
 }
