@@ -23,7 +23,7 @@ namespace {
 // before the hidden states come, so that many are left alone by the products. Those of a send are needed for a moment:
 // to leave as many to sends was tried, and 2 to 13 % slower (four H200, in turn).
 constexpr int kMaxThreadBlocks = 4;
-constexpr auto kMaxAbortTime = std::chrono::seconds(1);
+constexpr auto kMaxNcclAbortTime = std::chrono::seconds(1);
 
 void check_nccl(ncclResult_t result, ncclComm_t comm, std::string_view call) {
   if (result == ncclSuccess || result == ncclInProgress) return;
@@ -71,7 +71,7 @@ class NcclEdge final : public GpuEdge {
       ncclCommAbort(comm);
       aborted->set_value();
     }).detach();
-    aborted->get_future().wait_for(kMaxAbortTime);
+    aborted->get_future().wait_for(kMaxNcclAbortTime);
   }
 
   bool settled() override {

@@ -19,7 +19,7 @@ namespace lfm2 {
 
 namespace {
 
-constexpr auto kMaxFarewell = std::chrono::seconds(1);
+constexpr auto kMaxPeerFarewell = std::chrono::seconds(1);
 constexpr const char* kMeeting = "memory of GPUs";
 
 size_t all_bytes(PeerSlots slots) { return slots.bytes * slots.count; }
@@ -97,7 +97,7 @@ class PeerChannel final : public GpuChannel {
 // time. What is still under way is waited for without a deadline, as by every stream that ends: the watchdog sees it.
 PeerChannel::~PeerChannel() {
   close_edges();
-  const auto until = std::chrono::steady_clock::now() + kMaxFarewell;
+  const auto until = std::chrono::steady_clock::now() + kMaxPeerFarewell;
   MPI_Request farewell = MPI_REQUEST_NULL;
   int done = 0;
   if (MPI_Ibarrier(comm_, &farewell) == MPI_SUCCESS)

@@ -119,10 +119,6 @@ std::string score_lines(const JobReport& report) {
   return text + "\n";
 }
 
-}  // namespace
-
-namespace {
-
 std::string not_finite_line(const NotFinite& found) {
   return found.count == 0 ? "" : fmt::format("{:<10} {}\n", "not finite", not_finite_text(found));
 }
