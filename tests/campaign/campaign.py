@@ -175,14 +175,14 @@ class Campaign:
         return [p.name for p in output.parent.iterdir() if p != output]
 
     def resume(self, job, output, case):
-        """An undisturbed --resume ends with the reference's bytes, and no file beside them."""
+        """An undisturbed --resume ends with the reference's bytes, and nothing beside them but the mark that it is finished."""
         code, lines, in_time = self.finish(*self.start(self.command(job, output, ["--resume"])))
         if code != 0 or not in_time:
             case["failures"].append(f"resume ended with {code}: {lines}")
         elif not filecmp.cmp(output, self.reference(job), shallow=False):
             case["failures"].append("another file than the reference")
-        elif self.leftovers(output):
-            case["failures"].append(f"left behind: {self.leftovers(output)}")
+        elif (left := self.leftovers(output)) != [f"{output.name}.finished"]:
+            case["failures"].append(f"left behind: {left}, expected the mark that it is finished")
 
     def check(self, case, code, codes, lines, in_time, output, job):
         case["exit_code"] = code
