@@ -35,16 +35,18 @@ class MpiChannelTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
+// Two ranks print, and a launcher passes on their lines in any order.
 TEST_F(MpiChannelTest, HandsOnOverDeviceBuffersAndStaged) {
   for (const int ranks : {2, 4}) {
     const std::string end = "200 units through " + std::to_string(ranks) + " ranks\n";
     for (const char* mode : {"", "ring"}) {
       const Outcome direct = run(true, "", ranks, 200, mode);
       EXPECT_EQ(direct.exit_code, 0) << direct.err;
-      EXPECT_EQ(direct.out, "device buffers\n" + end);
+      EXPECT_TRUE(direct.out == "device buffers\n" + end || direct.out == end + "device buffers\n") << direct.out;
       const Outcome staged = run(false, "", ranks, 200, mode);
       EXPECT_EQ(staged.exit_code, 0) << staged.err;
-      EXPECT_EQ(staged.out.rfind("staged: ", 0), 0u) << staged.out;
+      EXPECT_EQ(staged.out.find("device buffers"), std::string::npos) << staged.out;
+      EXPECT_NE(staged.out.find("staged: "), std::string::npos) << staged.out;
       EXPECT_NE(staged.out.find(end), std::string::npos) << staged.out;
     }
   }
@@ -55,7 +57,7 @@ TEST_F(MpiChannelTest, StagesWhereMpiTakesDeviceBuffersOnSomeRanksOnly) {
     const Outcome outcome = run(true, claims);
     EXPECT_EQ(outcome.exit_code, 0) << claims << ": " << outcome.err;
     EXPECT_NE(outcome.out.find("50 units through 3 ranks\n"), std::string::npos) << outcome.out;
-    EXPECT_EQ(outcome.out.rfind("staged: ", 0), 0u) << outcome.out;
+    EXPECT_NE(outcome.out.find("staged: "), std::string::npos) << outcome.out;
   }
 }
 
@@ -64,7 +66,7 @@ TEST_F(MpiChannelTest, AStagedChannelLeavesToMpiWhatItStillHas) {
   for (const char* mode : {"leave-send", "leave-receive"}) {
     const Outcome outcome = run(false, "", 2, 0, mode);
     EXPECT_EQ(outcome.exit_code, 76) << outcome.err;
-    EXPECT_NE(outcome.out.find("\n0 of 4 pieces freed\n"), std::string::npos) << mode << ": " << outcome.out;
+    EXPECT_NE(outcome.out.find("0 of 4 pieces freed\n"), std::string::npos) << mode << ": " << outcome.out;
   }
 }
 
