@@ -123,6 +123,10 @@ class BegunTest : public ResumeTest {
 
 TEST_F(BegunTest, AnotherJobIsRefused) {
   ASSERT_FALSE(before_.empty()) << "no run could be stopped";
+  std::ofstream(folder_ / "o.bin.finished") << "notes";
+  expect_refused(with(options_, {"--resume"}), 73, {"o.bin.finished: is no mark of a finished output"});
+  EXPECT_EQ(read_bytes(folder_ / "o.bin.finished"), "notes");
+  std::filesystem::remove(folder_ / "o.bin.finished");
   expect_refused(options_, 73, {"o.bin.journal", "of 60000 samples", "expected --resume"});
   const std::vector<std::string> resume = with(options_, {"--resume"});
   expect_refused(with(resume, {"--seed", "4"}), 65, {"o.bin.journal", "other input", "60000 samples"});

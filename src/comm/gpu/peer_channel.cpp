@@ -122,8 +122,8 @@ Buffer zeroed(Backend& backend, size_t bytes) {
 // step's arrays or of results.
 constexpr int kStreams = 4;
 
-// A stream that waits for a flag holds up the streams that share its queue. With fewer queues than streams a rank's
-// send might wait behind what it is to receive, round a whole ring.
+// A stream that waits for a flag holds up the streams that share its queue. With fewer queues than streams a rank could
+// not send before it has received, and a ring of such ranks would never go on.
 void expect_independent_streams() {
   const char* const kQueues = "CUDA_DEVICE_MAX_CONNECTIONS";
   const char* queues = std::getenv(kQueues);

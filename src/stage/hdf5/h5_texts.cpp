@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kMaxStringBytes = uint64_t{1} << 20;
 constexpr uint64_t kMaxCollection = uint64_t{1} << 28;
 constexpr size_t kReferenceBytes = 4 + 8 + 4;
-const std::string kHeap = "the global heap";
+constexpr const char* kHeap = "the global heap";
 
 // What NULs or spaces fill up, as the type says.
 std::string without_padding(std::string text, ScannedType::Padding padding) {

@@ -50,7 +50,7 @@ OrderedJson usage_json(int64_t prompt_tokens, int64_t tokens);  // `tokens`: of 
 
 // {"id", "token_ids", "text", "finish_reason"}, and "error" where that is "error"; "text" where there is a tokenizer;
 // where the request has them, "logprobs" [tokens], "top_ids" and "top_logprobs" [tokens, k]. With several choices
-// {"id", "choices"}, where each of them has the fields behind "id". `name`: the sample's, as JSON text; "": its number
+// {"id", "choices"}; each choice has all of these fields but "id". `name`: the sample's, as JSON text; "": its number
 // stands for it.
 std::string plain_answer(const Completion& completion, const AnswerForm& form, std::string_view name,
                          const OutputJob& job);

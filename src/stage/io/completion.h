@@ -46,7 +46,7 @@ struct Completion {
   std::vector<int32_t> prompt_ids = {};  // where the answer repeats the prompt
   TokenLogProbs prompt = {};             // of the prompt's tokens but the first one, where they are asked for
   std::vector<Completion> others = {};   // of the first choice: the other ones, in their order
-  // Why the sample was not continued, and there are no tokens; with kError why it ends behind those it has.
+  // Why the sample has no tokens; with kError: why no further token follows.
   std::string error = {};
   bool operator==(const Completion&) const = default;
 };

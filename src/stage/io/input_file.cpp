@@ -120,10 +120,10 @@ Samples read_npy(const std::filesystem::path& path, const InputLimits& limits, c
   return samples;
 }
 
-// A file of integers that is read with `library`, once it is needed.
+// A file of integers. The HDF5 library opens it as `h5`, once it is needed.
 struct IntegerFile {
   CheckedFile file;
-  std::optional<h5::File> library = {};
+  std::optional<h5::File> h5 = {};
 };
 
 // Rows [first, first + rows) of a dataset of integers. The HDF5 library reads what is in chunks, compact or big-endian.
@@ -140,9 +140,9 @@ std::vector<int64_t> read_integers(IntegerFile& input, const std::string& name, 
   if (count >= kMaxCount)
     throw Error(ExitCode::kData, fmt::format("{}: {} elements to read, expected fewer than 2^31", where, count));
   if (dataset.storage != h5::ScannedDataset::Storage::kContiguous || !dataset.type.little_endian) {
-    if (!input.library) input.library = h5::File::open(file);
+    if (!input.h5) input.h5 = h5::File::open(file);
     std::vector<int64_t> values(count);
-    input.library->read_rows(name, first, rows, memory, values.data());
+    input.h5->read_rows(name, first, rows, memory, values.data());
     return values;
   }
   std::vector<std::byte> bytes(count * width);

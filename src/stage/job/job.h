@@ -66,7 +66,7 @@ class Job {
   // Where an earlier run has finished all samples, on the rank that makes the output.
   virtual std::optional<Verdict> verdict_of_kept() { return {}; }
   virtual std::optional<ScoreSums> scores_of_kept() { return {}; }
-  virtual NotFinite not_finite() const = 0;  // results that the last run handed out here
+  virtual NotFinite not_finite() const = 0;  // of the last run, where this rank writes or hashes results
   virtual Trace trace() const = 0;
   virtual void add_to(StageReport& report) const = 0;
   virtual void add_to(JobReport& report) const = 0;

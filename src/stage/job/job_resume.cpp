@@ -158,7 +158,10 @@ void Job::leave_out_finished() {
   if (!makes_output()) samples_->forget_names();
   if (makes_output()) open_unfinished_output();
   if (!options_.resume) return;
-  if (makes_output() && kept_.ranges.empty() && (kept_.mark = find_finished(options_.output, identity_))) {
+  std::optional<FinishedMark> mark;
+  if (makes_output()) mark = find_finished(options_.output, identity_);  // in any case: it refuses a file of others
+  if (mark && kept_.ranges.empty()) {
+    kept_.mark = std::move(mark);
     kept_.samples = samples_->size().samples;
     kept_.ranges = {{0, kept_.samples}};
   }

@@ -1,0 +1,69 @@
+// Calls of tools in what the API answers.
+#include "support/served_api.h"
+
+namespace lfm2::serve {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using test::http_request;
+using test::HttpClient;
+using test::HttpReply;
+
+// A tokenizer with the tokens of tool calls, and a chat template.
+class ApiToolsTest : public ApiTest {
+ protected:
+  ApiToolsTest() : ApiTest(with_tools()) {}
+  static std::filesystem::path with_tools() {
+    static const test::TemporaryFolder folder;
+    std::string json = test::read_bytes(test::golden_dir() / "text" / "tokenizer.json");
+    for (const auto& [from, to] :
+         {std::pair{"\"<|im_start|>\"", "\"<|tool_call_start|>\""}, {"\"<|im_end|>\"", "\"<|tool_call_end|>\""}})
+      for (size_t at = 0; (at = json.find(from, at)) != std::string::npos;)
+        json.replace(at, std::string_view(from).size(), to);
+    test::write_bytes(folder / "tokenizer.json", json);
+    test::write_bytes(folder / "chat_template.jinja", "{{ messages[-1]['content'] }}");
+    return folder.path();
+  }
+  // The message of an answer in which the model draws these texts, calls of tools among them.
+  Json message(const std::vector<std::string>& texts, const std::string& stop) {
+    const Tokenizer& tokenizer = text_.tokenizer();
+    std::vector<int32_t> ids;
+    for (const std::string& text : texts) tokenizer.encode(text, false, ids);
+    drawer_.emplace(live_, ids);
+    const HttpReply reply = ask("POST", "/v1/chat/completions",
+                                json_text(Json{{"messages", Json::parse(R"([{"role": "user", "content": "Hello"}])")},
+                                               {"tools", Json::parse(R"([{"type": "function"}])")},
+                                               {"stop", stop}}));
+    drawer_.reset();
+    return parse_json(reply.body, "answer")["choices"][0]["message"];
+  }
+};
+
+TEST_F(ApiToolsTest, WhatIsNoCallIsTextUpToTheStopText) {
+  listen();
+  serve();
+  EXPECT_EQ(message({"Well. ", "<|tool_call_start|>", "[f(a=1)]", "<|tool_call_end|>"}, "and")["content"], "Well. ");
+  EXPECT_EQ(message({"Well. ", "<|tool_call_start|>", "no call and"}, "and")["content"], "Well. no call ");
+  EXPECT_EQ(message({"Well. ", "<|tool_call_start|>", "no call", "<|tool_call_end|>", " but"}, "and")["content"],
+            "Well. no call but");
+}
+
+TEST_F(ApiToolsTest, TokenIdsWhereTheyAreAskedFor) {
+  listen();
+  serve();
+  drawer_.emplace(live_);
+  const Json ids(std::vector<int32_t>(3, Drawer::kToken));
+  Json body{{"prompt", "a"}, {"messages", {{{"role", "user"}, {"content", "a"}}}}, {"max_tokens", 3}};
+  for (const char* path : {"/v1/completions", "/v1/chat/completions"}) {
+    EXPECT_FALSE(parse_json(ask("POST", path, json_text(body)).body, "answer")["choices"][0].contains("token_ids"));
+    body["return_token_ids"] = true;
+    const Json whole = parse_json(ask("POST", path, json_text(body)).body, "answer")["choices"][0];
+    EXPECT_EQ(whole["token_ids"], ids) << path;
+    EXPECT_EQ(streamed_ids(path, body), std::pair(ids, 3)) << path;
+    body.erase("return_token_ids");
+  }
+}
+
+}  // namespace
+}  // namespace lfm2::serve
