@@ -127,8 +127,7 @@ MpiWorld::~MpiWorld() {
     abort(error.code());
   }
   shared_ = nullptr;
-  watchdog_->leave_board();  // waits for a watchdog that has read the pointer before
-  watchdog_->enter({.phase = Phase::kEnd});
+  watchdog_->leave_board(local_rank_);  // waits for a watchdog that has read the pointer before
   MPI_Win_free(&window_);
   MPI_Comm_free(&local_);
   MPI_Finalize();

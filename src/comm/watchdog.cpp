@@ -51,11 +51,12 @@ void Watchdog::check() const {
   if (stalled_.load(std::memory_order_acquire)) throw Error(ExitCode::kLost, stall_text_);
 }
 
-void Watchdog::leave_board() {
+void Watchdog::leave_board(int ranks_before) {
   const std::lock_guard lock(mutex_);
   alone_.start(self_->rank());
   self_ = &alone_;
   ranks_ = WatchedRanks({self_, 1});
+  enter({.phase = Phase::kEnd, .limit_seconds = settings_.timeout_seconds + kHeadStartSeconds * ranks_before});
 }
 
 void Watchdog::loop() {

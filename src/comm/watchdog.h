@@ -20,6 +20,10 @@
 
 namespace lfm2 {
 
+// Where several ranks would report one cause and share no memory, each waits this long for the rank before it:
+// launchers take seconds to end the others.
+constexpr double kHeadStartSeconds = 4;
+
 class Watchdog {
  public:
   struct Settings {
@@ -59,8 +63,9 @@ class Watchdog {
   bool spoke() const { return spoke_; }
   bool claim() const { return ending_.claim(); }  // true for the first rank of the host that reports
   void end_all(ExitCode code) const { ending_.end(code); }
-  // From here on only this rank is watched, because the shared memory of `board` is about to go.
-  void leave_board();
+  // The rank ends. From here on it alone is watched, because the shared memory of `board` is about to go. Nobody claims
+  // the right to report any more: the `ranks_before` ranks of the host that come before this one speak before it.
+  void leave_board(int ranks_before);
 
  private:
   void loop();

@@ -94,9 +94,8 @@ template <class Discard>
 
 // What begins before the watchdog does. The first rank speaks first, and with it the launcher ends the others.
 Deadline deadline_of(const char* work, double seconds, const Options& options) {
-  constexpr double kHeadStart = 4;  // launchers take seconds to end the others
   const int rank = rank_of_launch();
-  return Deadline(options.timeout_seconds > 0 ? seconds + kHeadStart * rank : 0,
+  return Deadline(options.timeout_seconds > 0 ? seconds + kHeadStartSeconds * rank : 0,
                   fmt::format("lfm2_stage: rank {}: {}: no end after {:g} s (--timeout {:g}): a rank is stopped or "
                               "missing, or a library hangs",
                               rank, work, seconds, options.timeout_seconds),

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "kernels/error.h"
-#include "stage/shards/element_range.h"
+#include "stage/shards/overflow.h"
 #include "stage/support/bytes_text.h"
 #include "weights-tools/commands/commands.h"
 #include "weights-tools/commands/limited_child.h"

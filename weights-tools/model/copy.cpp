@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "kernels/error.h"
-#include "stage/shards/element_range.h"
+#include "stage/shards/overflow.h"
 #include "stage/support/checksum.h"
 #include "weights-tools/model/interrupt.h"
 

@@ -4,9 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <utility>
+
+#include "kernels/element_range.h"
 
 namespace lfm2 {
 
@@ -44,12 +45,9 @@ ResultRows some_rows(const ResultRows& rows, int64_t skip, int64_t count, int64_
 
 namespace {
 
-// Every bit of the exponent is set in NaN and infinity. Integers alone, so that compilers make it vectors.
 bool any_not_finite(std::span<const float> values) {
-  constexpr uint32_t kExponent = 0x7f800000;
-  uint32_t found = 0;
-  for (const float value : values) found |= (std::bit_cast<uint32_t>(value) & kExponent) == kExponent ? 1u : 0u;
-  return found != 0;
+  const auto bytes = std::as_bytes(values);
+  return count_in(non_finite_range(DType::kF32), DType::kF32, bytes.data(), values.size()) > 0;
 }
 
 // -infinity alone is a token that is never drawn.

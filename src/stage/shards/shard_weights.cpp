@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "stage/shards/element_range.h"
+#include "stage/shards/overflow.h"
 
 namespace lfm2 {
 

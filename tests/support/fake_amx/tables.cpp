@@ -14,8 +14,14 @@ bool supported() {
 
 }  // namespace
 
-const Simd kSimdAmx{
-    "amx", &kMatmulAmx, kSimdAvx2.dots, kSimdAvx2.mix, kSimdAvx2.exponentials, kSimdAvx2.silu_multiply, kSimdAvx2.add};
+const Simd kSimdAmx{"amx",
+                    &kMatmulAmx,
+                    kSimdAvx2.dots,
+                    kSimdAvx2.mix,
+                    kSimdAvx2.exponentials,
+                    kSimdAvx2.silu_multiply,
+                    kSimdAvx2.add,
+                    kSimdAvx2.count_magnitudes};
 
 std::vector<const Simd*> available_simd() {
   if (supported()) return {&kSimdAmx, &kSimdAvx2};  // unit_tests has the portable one

@@ -189,6 +189,22 @@ TEST(WatchdogTest, EndsTheJobWhereTheRankDoesNot) {
   EXPECT_NE(board.said().find("rank 0 computes micro-batch 2 and does not come out of it"), std::string::npos);
 }
 
+// Two ranks hang at the end of the job, where no claim is shared: the first speaks, and the launcher has time to end
+// the other.
+TEST(WatchdogTest, AtTheEndOneRankSpeaksBeforeTheOthers) {
+  LocalBoard first_board(2), second_board(2);
+  Watchdog first = first_board.watchdog(0, 0.3), second = second_board.watchdog(1, 0.3);
+  for (Watchdog* watchdog : {&first, &second}) watchdog->leave_board(watchdog->rank());
+  const double start = steady_seconds();
+  while (!first_board.ended && steady_seconds() - start < 6) sleep(0.05);
+  EXPECT_TRUE(first_board.ended);
+  EXPECT_NE(first_board.said().find("rank 0 ends and does not come out of it"), std::string::npos)
+      << first_board.said();
+  EXPECT_FALSE(second_board.claimed) << second_board.said();
+  while (!second_board.claimed && steady_seconds() - start < 10) sleep(0.05);
+  EXPECT_TRUE(second_board.claimed);
+}
+
 TEST(WatchdogTest, WithoutATimeoutNobodyStalls) {
   LocalBoard board(1);
   Watchdog watchdog = board.watchdog(0, 0);

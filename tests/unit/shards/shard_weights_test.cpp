@@ -12,7 +12,6 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "stage/model/memory_plan.h"
 #include "stage/model/stage.h"
-#include "stage/shards/element_range.h"
 #include "stage/support/json.h"
 #include "support/weights_support.h"
 #include "weights-tools/commands/stage_needs.h"
@@ -153,28 +152,6 @@ TEST(ShardWeightsTest, RefusesWhatWouldBecomeInfinite) {
     else
       test::expect_error([&] { loaded.weights->finish(); }, ExitCode::kData,
                          {"stage-00-of-01.h5", std::string(LargeSource::kName) + " is 70000 at [3, 2]", "fp16"});
-  }
-}
-
-TEST(ElementRangeTest, AgreesWithTheConversion) {
-  const auto agrees = [](DType from, DType to, const void* element) {
-    float before = 0, after = 0;
-    std::array<std::byte, 4> converted{};
-    convert(from, element, DType::kF32, &before, 1);
-    convert(from, element, to, converted.data(), 1);
-    convert(to, converted.data(), DType::kF32, &after, 1);
-    const auto* bytes = static_cast<const std::byte*>(element);
-    return (count_in(overflow_range(from, to), from, bytes, 1) == 1) == (std::isfinite(before) && std::isinf(after)) &&
-           (count_in(non_finite_range(from), from, bytes, 1) == 0) == std::isfinite(before);
-  };
-  for (uint32_t bits = 0; bits < 65536; ++bits) {
-    const auto half = static_cast<uint16_t>(bits);
-    for (const DType to : {DType::kF16, DType::kF32}) EXPECT_TRUE(agrees(DType::kBf16, to, &half)) << bits;
-    for (const DType to : {DType::kBf16, DType::kF32}) EXPECT_TRUE(agrees(DType::kF16, to, &half)) << bits;
-    for (const uint32_t near : {0u, 0xfffu, 0x7fffu, 0x8000u, 0xf000u, 0xefffu}) {
-      const uint32_t single = bits << 16 | near;
-      for (const DType to : {DType::kBf16, DType::kF16}) EXPECT_TRUE(agrees(DType::kF32, to, &single)) << single;
-    }
   }
 }
 

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "kernels/dtype.h"
@@ -120,6 +121,9 @@ struct Simd {
   void (*silu_multiply)(const float* gate, const float* up, float* out, size_t n);
   // out[i] = x[i] + y[i] for n elements; out may be x or y.
   void (*add)(const float* x, const float* y, float* out, size_t n);
+  // How many of n elements of 2 or 4 bytes have a magnitude, the bits without the sign, from `begin` on and below
+  // `end`.
+  size_t (*count_magnitudes)(const std::byte* x, size_t element_bytes, size_t n, uint32_t begin, uint32_t end);
 
   float dot(const float* x, const float* y, size_t n) const {
     float sum = 0;

@@ -201,6 +201,32 @@ void add(const float* x, const float* y, float* out, size_t n) {
   });
 }
 
+// Counts in elements' own type, block by block, so that compilers make vectors of it and no count overflows.
+template <class Bits>
+size_t count_bits(const std::byte* x, size_t n, Bits begin, Bits end) {
+  constexpr size_t kBlock = 1024;
+  constexpr auto kMagnitude = static_cast<Bits>(static_cast<Bits>(~Bits{0}) >> 1);
+  const auto width = static_cast<Bits>(end - begin);
+  size_t found = 0;
+  for (size_t first = 0; first < n; first += kBlock) {
+    const size_t count = n - first < kBlock ? n - first : kBlock;
+    Bits in_block = 0;
+    for (size_t i = 0; i < count; ++i) {
+      Bits bits = 0;
+      __builtin_memcpy(&bits, x + (first + i) * sizeof bits, sizeof bits);
+      const auto above = static_cast<Bits>(static_cast<Bits>(bits & kMagnitude) - begin);
+      in_block = static_cast<Bits>(in_block + (above < width ? 1 : 0));
+    }
+    found += in_block;
+  }
+  return found;
+}
+
+size_t count_magnitudes(const std::byte* x, size_t element_bytes, size_t n, uint32_t begin, uint32_t end) {
+  if (element_bytes == sizeof(uint32_t)) return count_bits<uint32_t>(x, n, begin, end);
+  return count_bits<uint16_t>(x, n, static_cast<uint16_t>(begin), static_cast<uint16_t>(end));
+}
+
 void silu_multiply(const float* gate, const float* up, float* out, size_t n) {
   for_each_vector(n, [&](size_t i, size_t count) {
     const Vec x = load_up_to(gate + i, count), y = load_up_to(up + i, count);

@@ -1,0 +1,38 @@
+// Elements of weights that a conversion to another type would make infinite.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <string>
+
+#include "kernels/element_range.h"
+#include "stage/model/tensor_table.h"
+
+namespace lfm2 {
+
+// The index, such as "[3, 17]", of the element with this number in row-major order.
+inline std::string index_text(uint64_t element, const std::vector<uint64_t>& dims) {
+  std::vector<uint64_t> index(dims.size());
+  for (size_t axis = dims.size(); axis-- > 0;) {
+    index[axis] = element % dims[axis];
+    element /= dims[axis];
+  }
+  return dims_text(index);
+}
+
+// Where `elements`, the `count` elements of a tensor from element `first` on, hold one that conversion would make
+// infinite: the text that says so.
+inline std::optional<std::string> find_overflow(const TensorSpec& spec, DType from, DType to, uint64_t first,
+                                                const std::byte* elements, size_t count) {
+  const ElementRange range = overflow_range(from, to);
+  if (count_in(range, from, elements, count) == 0) return std::nullopt;
+  const size_t at = first_in(range, from, elements);
+  float value = 0;
+  convert(from, elements + at * size_bytes(from), DType::kF32, &value, 1);
+  return fmt::format("tensor {} is {:.9g} at {}, which is infinite in {}", spec.name, value,
+                     index_text(first + at, spec.dims),
+                     to == DType::kF16 ? "fp16: expected at most 65504, or bf16 or fp32" : "bf16: expected fp32");
+}
+
+}  // namespace lfm2
