@@ -9,6 +9,10 @@
 #include "stage/support/file_kind.h"
 #include "stage/support/large_json.h"
 
+template class nlohmann::basic_json<>;
+template class nlohmann::ordered_map<std::string, nlohmann::ordered_json>;
+template class nlohmann::basic_json<nlohmann::ordered_map>;
+
 namespace lfm2 {
 
 namespace {

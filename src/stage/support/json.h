@@ -13,6 +13,11 @@
 
 #include "stage/support/json_fwd.h"
 
+// json.cpp compiles what no caller inlines, once.
+extern template class nlohmann::basic_json<>;
+extern template class nlohmann::ordered_map<std::string, nlohmann::ordered_json>;
+extern template class nlohmann::basic_json<nlohmann::ordered_map>;
+
 namespace lfm2 {
 
 // Parses one complete JSON text. Error(kData) for duplicate keys, more than 16 levels and invalid UTF-8; `what` names
