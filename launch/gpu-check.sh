@@ -93,7 +93,7 @@ racecheck() {
 operators_tests() {
   local library=$PWD/build/cuda/lib/liblfm2_kernels.so tool
   "$bin/operator_tests" cuda --gtest_brief=1 || return 1
-  LFM2_EXAMPLES=${LFM2_EXAMPLES:-1000} python3 tests/python/operators_test.py "$library" cuda tests/golden || [ $? -eq 77 ] || return 1
+  LFM2_EXAMPLES=${LFM2_EXAMPLES:-1000} python3 operators/tests/python_test.py "$library" cuda tests/golden || [ $? -eq 77 ] || return 1
   "$bin/causal_conv1d_check" --channels 64 --length 2048 --filter 4 --device cuda || return 1
   [[ $skip == *" sanitizer "* ]] && return 0
   for tool in memcheck racecheck; do

@@ -1,6 +1,6 @@
 // Speed of the general operators on a GPU, one line a shape: share of the device's copy bandwidth in the same run, and
 // of cuBLAS' fp32 products. bench_operators [FILE.jsonl]: the file gets a line of JSON a shape. Exit code 1 where a
-// share is below what docs/operators.md asks for; such lines say so.
+// share is below what operators/README.md asks for; such lines say so.
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 
@@ -380,6 +380,6 @@ int main(int argc, char** argv) {
   reductions(bench);
   products(bench);
   convolutions(bench);
-  if (bench.missed() > 0) std::printf("%d below what docs/operators.md asks for\n", bench.missed());
+  if (bench.missed() > 0) std::printf("%d below what operators/README.md asks for\n", bench.missed());
   return bench.missed() > 0 ? 1 : 0;
 }

@@ -10,7 +10,7 @@ for candidate in clang-format-$version clang-format; do
   if "$candidate" --version 2>/dev/null | grep -q "version $version\."; then program=$candidate; break; fi
 done
 [ -n "$program" ] || { echo "Skipped: no clang-format $version here (package clang-format-$version)"; exit 77; }
-files() { find src weights-tools include tests examples -type f -regex '.*\.\(c\|cpp\|cu\|cuh\|h\)' -print0; }
+files() { find src operators weights-tools include tests examples -type f -regex '.*\.\(c\|cpp\|cu\|cuh\|h\)' -print0; }
 case ${1:-} in
   --fix) files | xargs -0 "$program" -i ;;
   "")

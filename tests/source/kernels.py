@@ -60,7 +60,7 @@ def missing_heads(paths):
 
 def main():
     names = operators()
-    paths = sorted(path for path in (ROOT / "src").rglob("*.cu*") if path.suffix in (".cu", ".cuh"))
+    paths = sorted(path for top in ("src", "operators") for path in (ROOT / top).rglob("*.cu*") if path.suffix in (".cu", ".cuh"))
     kernels = sum(path.read_text().count("__global__ void") for path in paths)
     if len(names) < 20 or kernels < 40:
         sys.exit(f"Only {len(names)} operators and {kernels} kernels found: this script no longer reads the source")

@@ -46,7 +46,7 @@ RETIRED = {
     "wait_for_free_slot": "wait_for_free_buffer",
 }
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = ("src", "weights-tools", "include", "examples", "launch", "python", "packaging", "cmake", "docs", "tests")
+FOLDERS = ("src", "operators", "weights-tools", "include", "examples", "launch", "python", "packaging", "cmake", "docs", "tests")
 SUFFIXES = {".h", ".c", ".cpp", ".cu", ".cuh", ".py", ".sh", ".md", ".txt", ".cmake", ".in", ".json", ".sbatch", ".pbs", ".lsf"}
 ALLOWED = {"retired_words.py", "glossary.md"}
 

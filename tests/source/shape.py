@@ -11,8 +11,8 @@ import argparse, bisect, collections, pathlib, re, sys
 
 MOST_FILES, MOST_LINES, MOST_MEMBERS = 30, 80, 15
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-CODE = ("src", "weights-tools", "include", "tests", "examples")
-FOLDERS = ("src", "weights-tools", "tests/unit", "tests/cuda")  # these and the folders below them
+CODE = ("src", "operators", "weights-tools", "include", "tests", "examples")
+FOLDERS = ("src", "operators", "weights-tools", "tests/unit", "tests/cuda")  # these and the folders below them
 SUFFIXES = {".h", ".c", ".cpp", ".cu", ".cuh"}
 
 # Functions that may have any size, with the reason.

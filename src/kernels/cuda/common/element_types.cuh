@@ -1,5 +1,5 @@
 // The element types of kernels: the choice of one at run time, and conversions. For the model's kernels and for those
-// of src/operators.
+// of operators/.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -2,7 +2,7 @@
 // in double, on both devices.
 #include "operators/causal_conv1d.h"
 #include "operators/matmul.h"
-#include "operators/random_support.h"
+#include "operators/tests/random_support.h"
 
 namespace lfm2::operators::test {
 

@@ -5,9 +5,9 @@
 #include "operators/bias.h"
 #include "operators/concat.h"
 #include "operators/map_zip.h"
-#include "operators/random_support.h"
 #include "operators/reduce.h"
 #include "operators/reduce_plan.h"
+#include "operators/tests/random_support.h"
 
 namespace lfm2::operators::test {
 

@@ -1,6 +1,6 @@
 """The operators from Python against NumPy: random shapes, strides, axes and dtypes (hypothesis), golden cases, refusals.
 
-operators_test.py LIBRARY [cpu|cuda] [GOLDEN_FOLDER]: LFM2_EXAMPLES is the number of examples a test (default 150). On cuda the
+python_test.py LIBRARY [cpu|cuda] [GOLDEN_FOLDER]: LFM2_EXAMPLES is the number of examples a test (default 150). On cuda the
 same host arrays are copied to the GPU with their strides; arrays of PyTorch and CuPy are used in place where those are installed.
 Exit code 77: skipped, with the reason.
 """

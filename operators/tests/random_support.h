@@ -1,7 +1,7 @@
 // What the tests over random shapes share: tensors as text, broadcasting in definitions, and workspaces.
 #pragma once
 
-#include "operators/memory.h"
+#include "operators/tests/memory.h"
 
 namespace lfm2::operators::test {
 

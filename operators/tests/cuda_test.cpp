@@ -8,8 +8,8 @@
 #include "operators/concat.h"
 #include "operators/map_zip.h"
 #include "operators/matmul.h"
-#include "operators/memory.h"
 #include "operators/reduce.h"
+#include "operators/tests/memory.h"
 
 namespace lfm2::operators::test {
 

@@ -1,4 +1,4 @@
-// The border between the operators' checks and plans and their kernels. src/operators/cuda defines these functions, and
+// The border between the operators' checks and plans and their kernels. operators/cuda defines these functions, and
 // no_cuda.cpp does so in builds without CUDA. No CUDA header is needed, because a stream is a void*.
 #pragma once
 
