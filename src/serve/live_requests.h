@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "serve/metrics.h"
-#include "stage/generation/request.h"
+#include "stage/generation/request_source.h"
 
 namespace lfm2::serve {
 

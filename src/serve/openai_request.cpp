@@ -111,8 +111,9 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
   if (!chat) read_echo(fields, rules);
   read_rules(fields, rules);
   chat ? read_chat_log_probs(fields, rules) : read_log_probs(fields, rules);
-  OpenAiRequest whole{
-      .form = {rules.form, rules.log_probs, rules.echo}, .prompt_alone = rules.max_new == 0, .choices = rules.choices};
+  OpenAiRequest whole{.form = {rules.form, rules.log_probs, rules.echo},
+                      .prompt_alone = rules.sampling.max_new == 0,
+                      .choices = rules.choices};
   read_stream(fields, whole);
   whole.token_ids = fields.flag("return_token_ids") || context.text == nullptr;
   const OrderedJson *tools = fields.find("tools"),
@@ -121,14 +122,14 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
   if (std::ssize(prompts) * rules.choices > limits.max_requests)
     throw Error(ExitCode::kData, fmt::format("{} prompts with {} choices, expected at most {} together", prompts.size(),
                                              rules.choices, limits.max_requests));
-  if (rules.seed == kAnySeed) rules.seed.reset();
-  const bool fresh = !rules.seed && fresh_seed;
-  if (fresh) rules.seed = fresh_seed;
+  if (rules.sampling.seed == kAnySeed) rules.sampling.seed.reset();
+  const bool fresh = !rules.sampling.seed && fresh_seed;
+  if (fresh) rules.sampling.seed = fresh_seed;
   Request each = request_by_rules(defaults, rules, 0);
   if (fresh && each.rule.temperature > 0) whole.fresh_seed = fresh_seed;
   each.echo = false;  // what the answer repeats is known here
   each.likeliest = likeliest_of(whole.form, limits);
-  if (!chat && !rules.max_new) each.max_new = 16;  // as OpenAI's completions do
+  if (!chat && !rules.sampling.max_new) each.max_new = 16;  // as OpenAI's completions do
   if (std::ssize(edits_of(each)) > limits.max_edits)
     throw Error(ExitCode::kData, fmt::format("{} tokens are biased or end the text, expected at most {}",
                                              edits_of(each).size(), limits.max_edits));

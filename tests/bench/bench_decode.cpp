@@ -317,7 +317,7 @@ class Bench {
       Ops& ops = bench.ops_;
       ops.insert_drawn(ids, drawn);
       bench.stage_.embed(ops, ids, residual);
-      bench.stage_.forward(ops, residual, batch, scratch, nullptr, &caches);
+      bench.stage_.forward({.ops = ops, .scratch = scratch, .residual = residual, .batch = batch, .caches = &caches});
       for (int64_t first = 0; first < batch.tokens; first += kHeadRows) {
         const int64_t count = std::min(kHeadRows, batch.tokens - first);
         const Tensor own = logits.rows(0, count);

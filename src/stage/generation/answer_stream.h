@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "stage/generation/request.h"
 #include "stage/generation/stop_text.h"
+#include "stage/pipeline/request.h"
 #include "text/stream_decoder.h"
 
 namespace lfm2 {

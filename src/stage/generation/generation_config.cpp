@@ -81,7 +81,7 @@ class ConfigReader {
 
 }  // namespace
 
-GenerationConfig GenerationConfig::parse(std::string_view text, const std::string& what) {
+SamplingOverrides parse_generation_config(std::string_view text, const std::string& what) {
   const Json json = parse_json(text, what);
   if (!json.is_object())
     throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", what, json_excerpt(json)));
@@ -89,7 +89,7 @@ GenerationConfig GenerationConfig::parse(std::string_view text, const std::strin
   for (const auto& [key, neutral] : {std::pair{"typical_p", 1.0}, {"no_repeat_ngram_size", 0.0}, {"num_beams", 1.0}})
     reader.expect_neutral(key, neutral);
   constexpr uint64_t kMaxCount = uint64_t{1} << 31;
-  GenerationConfig config;
+  SamplingOverrides config;
   if (const auto value = reader.number("temperature", 0, 1e6)) config.temperature = static_cast<float>(*value);
   if (const auto value = reader.number("top_p", 0, 1)) config.top_p = static_cast<float>(*value);
   if (const auto value = reader.number("min_p", 0, 1)) config.min_p = static_cast<float>(*value);

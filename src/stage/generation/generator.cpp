@@ -2,8 +2,6 @@
 #include "stage/generation/generator.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <thread>
 
 namespace lfm2 {
@@ -19,23 +17,15 @@ constexpr Wait::Pace kOnCpu{.nap_share = 1.0 / 256};
 constexpr auto kIdleNap = std::chrono::microseconds(200);
 constexpr double kIdleWord = 0.1;
 
-// A stage's times as words of a control message.
+// A stage's times, as it tells the first one.
 struct TimesMessage {
   int64_t stage = 0;
   double busy = 0, total = 0;
 };
-using TimesWords = std::array<int32_t, sizeof(TimesMessage) / sizeof(int32_t)>;
-
-std::vector<int32_t> words_of_times(const TimesMessage& times) {
-  const auto words = std::bit_cast<TimesWords>(times);
-  return {words.begin(), words.end()};
-}
-
-TimesMessage times_of_words(const std::vector<int32_t>& words) {
-  TimesWords all{};
-  expect(words.size() == all.size(), "Generator: times of another size");
-  std::copy(words.begin(), words.end(), all.begin());
-  return std::bit_cast<TimesMessage>(all);
+void for_each_field(MaybeConst<TimesMessage> auto& times, const auto& each) {
+  each(times.stage);
+  each(times.busy);
+  each(times.total);
 }
 
 }  // namespace
@@ -51,7 +41,7 @@ Generator::Generator(const StageLinks& links, const GenerationPlan& plan, DType 
 bool Generator::take_tokens() {
   std::vector<int32_t> words;
   if (!links_.control->receive_tokens(words)) return false;
-  first_->scheduler.take(tokens_of_message(words));
+  first_->scheduler.take(from_words<std::vector<DrawnToken>>(words));
   const double now = steady_seconds();
   for (const Scheduler::Arrival& arrival : first_->scheduler.arrivals()) {
     double& before = first_->token_time[static_cast<size_t>(arrival.slot)];
@@ -77,7 +67,7 @@ void Generator::idle() {
   run_.pass_on_stop();
   share_times();
   if (const double now = steady_seconds(); now - first_->last_message >= kIdleWord) {
-    links_.control->send_step(to_words({}));
+    links_.control->send_step(to_words(Step()));
     first_->last_message = now;
   }
   std::this_thread::sleep_for(kIdleNap);
@@ -90,10 +80,10 @@ void Generator::share_times() {
   times_shared_ = now;
   run_.collect_times();
   const TimesMessage own{links_.index, run_.busy_so_far(), run_.total_so_far()};
-  if (!first_) return links_.control->send_times(words_of_times(own));
+  if (!first_) return links_.control->send_times(to_words(own));
   first_->requests.stage_seconds(own.stage, own.busy, own.total);
   for (std::vector<int32_t> words; links_.control->receive_times(words);) {
-    const TimesMessage times = times_of_words(words);
+    const TimesMessage times = from_words<TimesMessage>(words);
     first_->requests.stage_seconds(times.stage, times.busy, times.total);
   }
   first_->requests.caches(table_->used_slots(), plan_.limits.caches.pages - table_->free_pages());
@@ -107,7 +97,7 @@ Step Generator::receive_step() {
   run_.wait([&] { return (received = links_.control->receive_step(words)) || compute_.all_computed(); },
             Phase::kCompute, {counts_.steps - 1});
   if (!received) run_.wait([&] { return links_.control->receive_step(words); }, Phase::kStep, {counts_.steps}, 0);
-  return step_from_words(words);
+  return from_words<Step>(words);
 }
 
 // The first stage decides what the next step is and tells the others. They receive it.
@@ -162,7 +152,7 @@ void Generator::collect_results() {
     const double start = steady_seconds();
     const Place before = links_.watchdog.place();  // a wait calls this: its stamp is put back below
     run_.enter(Phase::kWrite, {one.step});
-    links_.control->send_tokens(completions_->take(one.samples, compute_.results(one.buffer, one.results)));
+    links_.control->send_tokens(to_words(completions_->take(one.samples, compute_.results(one.buffer, one.results))));
     on_tokens_(completions_->progress());
     links_.watchdog.enter(before);
     run_.trace(TraceKind::kOutput, Unit{one.step}, start, steady_seconds());
@@ -172,9 +162,11 @@ void Generator::collect_results() {
 
 StepSamples Generator::samples_of(const StepArrays& arrays) const {
   StepSamples samples;
-  for (const int32_t slot : arrays.draw_slots) samples.drawn.push_back(table_->sequence(slot).sample);
-  for (const auto& [slot, rows] : arrays.scored_of) samples.scored.push_back({table_->sequence(slot).sample, rows});
-  for (const auto& [slot, rows] : arrays.hidden_of) samples.hidden.push_back({table_->sequence(slot).sample, rows});
+  for (const int32_t slot : arrays.draw_slots) samples.drawn.push_back(table_->sequence(slot).request.sample);
+  for (const auto& [slot, rows] : arrays.scored_of)
+    samples.scored.push_back({table_->sequence(slot).request.sample, rows});
+  for (const auto& [slot, rows] : arrays.hidden_of)
+    samples.hidden.push_back({table_->sequence(slot).request.sample, rows});
   return samples;
 }
 

@@ -1,5 +1,5 @@
 // The last stage's part of a generation: it holds the completions that are not finished, decides when each of them
-// ends, and makes the message that tells the first stage which tokens were drawn.
+// ends, and tells the first stage which tokens were drawn.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "stage/generation/request_source.h"
 #include "stage/generation/step_compute.h"
 #include "stage/generation/stop_text.h"
 #include "stage/io/completion.h"
@@ -38,9 +39,9 @@ class OpenCompletions {
   // Begins the completions of samples that the step admits, and forgets those of samples that it drops. To be called
   // for every step, in order.
   void apply(const Step& step);
-  // Adds the results of a step to the completions, and hands on those that end. Returns the message to the first stage.
+  // Adds the results of a step to the completions, and hands on those that end. Returns what the first stage is told.
   // A sample that has ended is not open any more: its token is told all the same, and nothing else happens to it.
-  std::vector<int32_t> take(const StepSamples& samples, const StepResults& results);
+  std::vector<DrawnToken> take(const StepSamples& samples, const StepResults& results);
   // The progress made by the last take(): the number of tokens drawn, plus, for each completion that ended early, the
   // number of tokens that its limit still allowed.
   int64_t progress() const { return progress_; }
@@ -48,26 +49,19 @@ class OpenCompletions {
 
  private:
   struct Open {
+    Request request;
     Completion completion;
-    int64_t max_new = 0;
-    int32_t likeliest = 0;   // see Request
-    int64_t min_tokens = 0;  // stop texts that end in the tokens before do not count
-    std::vector<int32_t> eos_tokens;
     std::optional<StopText> stop;
-    int32_t choices = 1;
-    bool prompt_alone = false;  // see Request
     // The hidden state that is asked for, and what it is made of.
-    Hidden hidden_kind = Hidden::kNone;
+    std::vector<float> hidden;
     std::optional<HiddenRows> rows;
     int32_t row_count = 0;
-    std::vector<float> hidden;
   };
 
   Open& find(int32_t sample);
   bool stops(Open& open, int32_t token) const;
   void take_scored(const StepSamples& samples, const StepResults::Tokens& scored);
   void take_hidden(const StepSamples& samples, const Tensor& hidden);
-  void append_prompt(Open& open, std::vector<int32_t>& words) const;
   void finish(Open open);
 
   std::vector<CompletionConsumer*> consumers_;
@@ -78,8 +72,5 @@ class OpenCompletions {
   std::map<int64_t, std::vector<Completion>> waiting_;
   int64_t progress_ = 0;
 };
-
-// Reads a message that take() made. Error(kSoftware) where it is not one.
-std::vector<DrawnToken> tokens_of_message(const std::vector<int32_t>& words);
 
 }  // namespace lfm2

@@ -5,33 +5,31 @@
 
 namespace lfm2 {
 
+void apply(const SamplingOverrides& overrides, Request& request) {
+  const auto set = [](auto& value, const auto& by) { value = by.value_or(value); };
+  std::apply([&](const auto&... field) { (set(request.rule.*field.second, overrides.*field.first), ...); },
+             kRuleFields);
+  set(request.max_new, overrides.max_new);
+  if (!overrides.eos_tokens.empty()) request.eos_tokens = overrides.eos_tokens;
+  if (!overrides.stop.empty()) request.stop = overrides.stop;
+}
+
 Request request_by_rules(const RequestDefaults& defaults, const SampleRules& rules, int64_t sample) {
   const bool of_ids = rules.form == LineForm::kIds || rules.form == LineForm::kText;
   Request request = of_ids ? defaults.of_ids : defaults.of_text;
   request.sample = static_cast<int32_t>(sample);
-  request.draw = rules.form == LineForm::kIds && !rules.seed ? request.sample : 0;
+  request.draw = rules.form == LineForm::kIds && !rules.sampling.seed ? request.sample : 0;
   const bool batch = is_batch_form(rules.form);
   const AnswerForm form{rules.form, rules.log_probs || batch ? rules.log_probs : defaults.log_probs, rules.echo};
   request.tag = form.to_word();
   request.echo = rules.echo;
   request.prompt_log_probs = rules.echo && form.log_probs.has_value();
   request.choices = rules.choices;
-  request.max_new = rules.max_new.value_or(request.max_new);
-  SamplingRule& rule = request.rule;
-  rule.temperature = rules.temperature.value_or(rule.temperature);
-  rule.top_k = rules.top_k.value_or(rule.top_k);
-  rule.top_p = rules.top_p.value_or(rule.top_p);
-  rule.min_p = rules.min_p.value_or(rule.min_p);
-  rule.repetition_penalty = rules.repetition_penalty.value_or(rule.repetition_penalty);
-  rule.presence_penalty = rules.presence_penalty.value_or(rule.presence_penalty);
-  rule.frequency_penalty = rules.frequency_penalty.value_or(rule.frequency_penalty);
-  rule.min_tokens = rules.min_tokens.value_or(rule.min_tokens);
-  for (const auto& [token, bias] : rules.logit_bias) request.logit_bias.push_back({token, bias});
-  rule.seed = rules.seed.value_or(rule.seed);
-  if (!rules.stop.empty()) request.stop = rules.stop;
   if (rules.ignore_eos) request.eos_tokens.clear();
+  apply(rules.sampling, request);
+  for (const auto& [token, bias] : rules.logit_bias) request.logit_bias.push_back({token, bias});
   request.eos_tokens.insert(request.eos_tokens.end(), rules.stop_token_ids.begin(), rules.stop_token_ids.end());
-  if (rules.max_new == 0) ask_of_prompt_alone(request);
+  if (rules.sampling.max_new == 0) ask_of_prompt_alone(request);
   return request;
 }
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "stage/generation/request.h"
+#include "stage/generation/request_source.h"
 #include "stage/io/input_file.h"
 
 namespace lfm2 {
@@ -15,6 +15,9 @@ struct RequestDefaults {
   Request of_text;                        // all other forms: the options, and the model's generation_config.json
   std::optional<int32_t> log_probs = {};  // of lines that are no batch lines: see SampleRules
 };
+
+// What is said about sampling goes before what the request has.
+void apply(const SamplingOverrides& overrides, Request& request);
 
 // The request of a sample, without its prompt. The fields of its line go before the defaults. A sample of ids draws by
 // its number in the job, as long as its line has no seed; all others draw by their seeds alone, wherever they stand.

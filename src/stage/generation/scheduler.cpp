@@ -136,9 +136,8 @@ void Scheduler::keep_full_pages(Sequence& sequence) {
 // The number of running sequences that may still need another page.
 int64_t Scheduler::growing() const {
   return std::count_if(sequences_.begin(), sequences_.end(), [this](const Sequence& one) {
-    const auto prompt = static_cast<int64_t>(one.request.prompt.size());
     return one.used &&
-           pages_for(cached_positions(prompt, one.request.max_new), limits_.caches.page) > std::ssize(one.pages);
+           pages_for(cached_positions(one.prompt, one.request.max_new), limits_.caches.page) > std::ssize(one.pages);
   });
 }
 
@@ -152,7 +151,8 @@ std::optional<Scheduler::Sequence> Scheduler::next_waiting() {
   if (!request) return {};
   expect(!request->prompt.empty() && request->max_new > 0, "Scheduler: a request without tokens");
   Sequence sequence;
-  sequence.tokens = request->prompt;
+  sequence.tokens = std::exchange(request->prompt, {});
+  sequence.prompt = std::ssize(sequence.tokens);
   sequence.request = std::move(*request);
   sequence.number = admitted_++;
   return sequence;
@@ -171,36 +171,19 @@ bool Scheduler::admit(Step& step) {
   const int32_t slot = free_slots_.back();
   free_slots_.pop_back();
   sequence->used = true;
-  const Request& request = sequence->request;
-  if (!std::exchange(sequence->begun, true)) source_.begun(request.sample, sequence->fed);
-  std::vector<LogitEdit> edits = edits_of(request);
-  SamplingRule rule = request.rule;
-  rule.biases = static_cast<int32_t>(request.logit_bias.size());
-  rule.banned = static_cast<int32_t>(edits.size()) - rule.biases;
-  // What is asked about the prompt has gone out with the first token, should the sequence have drawn one before.
-  const bool asks = sequence->known == std::ssize(request.prompt);
-  step.admitted.push_back(
-      {.slot = slot,
-       .sample = request.sample,
-       .prompt = static_cast<int32_t>(request.prompt.size()),
-       .known = static_cast<int32_t>(sequence->known),
-       .cached = static_cast<int32_t>(sequence->fed),
-       .max_new = static_cast<int32_t>(request.max_new),
-       .draw = request.draw,
-       .tag = request.tag,
-       .likeliest = request.likeliest,
-       .choices = request.choices,
-       .choice = request.choice,
-       .first = request.first,
-       .rule = rule,
-       .eos_tokens = request.eos_tokens,
-       .stop = request.stop,
-       .edits = std::move(edits),
-       .prompt_log_probs = asks && request.prompt_log_probs,
-       .prompt_alone = request.prompt_alone,
-       .hidden = asks ? request.hidden : Hidden::kNone,
-       .prompt_ids = asks && (request.prompt_log_probs || request.echo) ? request.prompt : std::vector<int32_t>(),
-       .pages = sequence->pages});
+  if (!std::exchange(sequence->begun, true)) source_.begun(sequence->request.sample, sequence->fed);
+  Admission& one = step.admitted.emplace_back(Admission{.slot = slot,
+                                                        .prompt = static_cast<int32_t>(sequence->prompt),
+                                                        .known = static_cast<int32_t>(sequence->known),
+                                                        .cached = static_cast<int32_t>(sequence->fed),
+                                                        .request = sequence->request,
+                                                        .pages = sequence->pages});
+  if (sequence->known > sequence->prompt) {  // what is asked about the prompt has gone out with the first token
+    one.request.prompt_log_probs = false;
+    one.request.hidden = Hidden::kNone;
+  } else if (one.request.prompt_log_probs || one.request.echo) {
+    one.request.prompt.assign(sequence->tokens.begin(), sequence->tokens.begin() + sequence->prompt);
+  }
   at(slot) = std::move(*sequence);
   prompts_.push_back(slot);
   ++active_;

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "stage/generation/page_pool.h"
-#include "stage/generation/request.h"
+#include "stage/generation/request_source.h"
 #include "stage/pipeline/sequence_table.h"
 
 namespace lfm2 {
@@ -66,8 +66,9 @@ class Scheduler {
 
  private:
   struct Sequence {
-    Request request;
+    Request request;              // without its prompt
     std::vector<int32_t> tokens;  // the prompt and the tokens drawn so far
+    int64_t prompt = 0;           // tokens of the prompt
     int64_t number = 0;           // counts requests in the order in which they came, so the youngest has the largest
     int64_t known = 0, fed = 0;   // number of tokens to feed before the next one is drawn, and of tokens fed so far
     std::vector<int32_t> pages;   // those that it holds, in order
@@ -77,9 +78,7 @@ class Scheduler {
     int64_t awaited = 0;    // how many of its tokens these steps draw
     int32_t draw = 0;       // the place of the newest one among those that its step draws
     bool used = false, taken_back = false, ended = false, begun = false, seen_first = false;
-    bool goes_on() const {
-      return !taken_back && !ended && std::ssize(tokens) + awaited < std::ssize(request.prompt) + request.max_new;
-    }
+    bool goes_on() const { return !taken_back && !ended && std::ssize(tokens) + awaited < prompt + request.max_new; }
   };
   // The sequence slots of one step: of all its sequences, and of those that draw a token.
   struct Flight {

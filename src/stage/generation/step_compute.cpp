@@ -276,14 +276,16 @@ Tensor StepCompute::forward(const Layout& layout, const StepBuffer& buffer) {
   const bool cut = layout.tail.batch.tokens > 0, gets = cut && gets_tails(stage.config(), stage.layers());
   const Batch& batch = gets ? layout.tail.batch : layout.batch;
   const Tensor residual = buffer.residual.rows(0, batch.tokens);
-  if (!cut || !cuts_tails(stage.config(), stage.layers())) {
-    stage.forward(links_.backend.ops(), residual, batch, scratch_, nullptr, &caches_);
-    return residual;
-  }
   Tail tail = layout.tail;
-  tail.residual = buffer.tail.rows(0, tail.batch.tokens);
-  stage.forward(links_.backend.ops(), residual, batch, scratch_, &tail, &caches_);
-  return tail.residual;
+  const bool cuts = cut && cuts_tails(stage.config(), stage.layers());
+  if (cuts) tail.residual = buffer.tail.rows(0, tail.batch.tokens);
+  stage.forward({.ops = links_.backend.ops(),
+                 .scratch = scratch_,
+                 .residual = residual,
+                 .batch = batch,
+                 .tail = cuts ? &tail : nullptr,
+                 .caches = &caches_});
+  return cuts ? tail.residual : residual;
 }
 
 // Last stage: where the tokens lie that the newest step has drawn.

@@ -31,6 +31,12 @@ struct TokenLogProbs {
   bool operator==(const TokenLogProbs&) const = default;
 };
 
+void for_each_field(MaybeConst<TokenLogProbs> auto& tokens, const auto& each) {  // see stage/support/words.h
+  each(tokens.log_probs);
+  each(tokens.top_ids);
+  each(tokens.top_log_probs);
+}
+
 struct Completion {
   int64_t sample = 0;
   int32_t choice = 0;  // which of several draws from one prompt
@@ -51,7 +57,6 @@ struct Completion {
   bool operator==(const Completion&) const = default;
 };
 
-// See stage/support/words.h.
 void for_each_field(MaybeConst<Completion> auto& one, const auto& each) {
   each(one.sample);
   each(one.choice);
@@ -64,9 +69,7 @@ void for_each_field(MaybeConst<Completion> auto& one, const auto& each) {
   each(one.top_ids);
   each(one.top_log_probs);
   each(one.prompt_ids);
-  each(one.prompt.log_probs);
-  each(one.prompt.top_ids);
-  each(one.prompt.top_log_probs);
+  each(one.prompt);
   each(one.others);
   each(one.error);
 }

@@ -21,7 +21,8 @@ GenerationJob::PromptSizes ChatJob::measure_prompts(int64_t) const {
 std::unique_ptr<RequestSource> ChatJob::make_requests() const {
   if (!is_first()) return nullptr;
   Request each = defaults().of_text;
-  if (options_.generation.max_new == 0 && !text_.generation_config().max_new) each.max_new = config().max_positions;
+  if (!options_.generation.sampling.max_new && !text_.generation_config().max_new)
+    each.max_new = config().max_positions;
   return std::make_unique<Conversation>(*text_.model(), std::move(each), positions(), text_.now(),
                                         Conversation::Place{.in = stdin, .out = stdout, .interrupts = interrupts});
 }

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "stage/generation/answer_stream.h"
-#include "stage/generation/request.h"
+#include "stage/generation/request_source.h"
 #include "stage/support/json.h"
 #include "text/text_model.h"
 

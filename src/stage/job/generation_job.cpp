@@ -92,8 +92,8 @@ void GenerationJob::answer_errors(const std::vector<CompletionConsumer*>& consum
 }
 
 void GenerationJob::note_rule(PromptSizes& sizes, const Request& request) {
-  if (request.rule.counts()) sizes.counts = 1;
-  if (request.prompt_log_probs) sizes.prompt_log_probs = 1;
+  if (request.rule.counts()) sizes.counts = true;
+  if (request.prompt_log_probs) sizes.prompt_log_probs = true;
   sizes.edits = std::max(sizes.edits, static_cast<int64_t>(edits_of(request).size()));
 }
 
@@ -134,23 +134,13 @@ GenerationJob::PromptSizes GenerationJob::measure_prompts(int64_t slots) const {
 }
 
 RequestDefaults GenerationJob::defaults(int64_t tokens) const {
-  const GenerationOptions& wanted = options_.generation;
-  const GenerationConfig& model = text_.generation_config();
-  Request of_ids{.max_new = wanted.max_new > 0 ? wanted.max_new : tokens, .rule = wanted.rule};
-  if (!wanted.ignore_eos) of_ids.eos_tokens = wanted.eos_tokens.empty() ? config().eos_tokens : wanted.eos_tokens;
+  Request of_ids{.max_new = tokens, .eos_tokens = config().eos_tokens};
   Request of_text = of_ids;
-  if (wanted.max_new == 0) of_text.max_new = model.max_new.value_or(tokens);
-  if (!wanted.temperature_given) of_text.rule.temperature = model.temperature.value_or(of_text.rule.temperature);
-  if (!wanted.top_k_given) of_text.rule.top_k = model.top_k.value_or(of_text.rule.top_k);
-  if (!wanted.top_p_given) of_text.rule.top_p = model.top_p.value_or(of_text.rule.top_p);
-  if (!wanted.min_p_given) of_text.rule.min_p = model.min_p.value_or(of_text.rule.min_p);
-  if (!wanted.repetition_penalty_given)
-    of_text.rule.repetition_penalty = model.repetition_penalty.value_or(of_text.rule.repetition_penalty);
-  if (!wanted.min_tokens_given) of_text.rule.min_tokens = model.min_tokens.value_or(of_text.rule.min_tokens);
-  if (!wanted.ignore_eos && wanted.eos_tokens.empty() && !model.eos_tokens.empty())
-    of_text.eos_tokens = model.eos_tokens;
-  of_ids.stop = wanted.stop;
-  of_text.stop = wanted.stop.empty() ? model.stop : wanted.stop;
+  apply(text_.generation_config(), of_text);
+  for (Request* request : {&of_ids, &of_text}) {
+    apply(options_.generation.sampling, *request);
+    if (options_.generation.ignore_eos) request->eos_tokens.clear();
+  }
   std::optional<int32_t> log_probs;
   if (asked_top_k_ > 0) log_probs = static_cast<int32_t>(asked_top_k_);
   return {.of_ids = std::move(of_ids), .of_text = std::move(of_text), .log_probs = log_probs};
@@ -197,14 +187,15 @@ void GenerationJob::plan() {
   ScheduleLimits& limits = plan_.limits;
   limits.steps_in_flight = stages;
   if (is_first()) prompts_ = measure_prompts(at_a_time);
-  pipeline_ranks_->broadcast(&prompts_, sizeof prompts_, 0, load_timeout(), "sizes of the prompts");
+  prompts_ = from_bytes<PromptSizes>(
+      pipeline_ranks_->broadcast(to_bytes(prompts_), 0, load_timeout(), "sizes of the prompts"));
   limits.caches.slots = std::max<int64_t>(1, std::min(prompts_.sequences, at_a_time));
   plan_.longest = prompts_.longest;
-  plan_.counts = prompts_.counts != 0;
+  plan_.counts = prompts_.counts;
   plan_.edits = prompts_.edits;
   plan_.live = answers_live();
-  plan_.prompt_log_probs = prompts_.prompt_log_probs != 0;
-  plan_.hidden = prompts_.hidden != 0;
+  plan_.prompt_log_probs = prompts_.prompt_log_probs;
+  plan_.hidden = prompts_.hidden;
   limits.caches.page = prompts_.page;
   limits.caches.keeps_prefixes = keeps_prefixes();
   limits.counted_prefixes = prompts_.longest;

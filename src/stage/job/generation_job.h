@@ -23,11 +23,23 @@ class GenerationJob : public Job {
     int64_t new_tokens = 0;  // the most tokens that may follow all prompts together
     int64_t longest = 0;     // cached positions of the longest sequence
     int64_t page = 0;        // positions of a page: as --cache-page says, but no more than the longest sequence has
-    int64_t counts = 0;      // whether any rule counts tokens
+    bool counts = false;     // whether any rule counts tokens
     int64_t edits = 0;       // the largest number of edits of a request
     int64_t pages = 0;       // pages of as many of the longest sequences as there are sequence slots
     // Whether any request asks for log-probabilities of its prompt, and for a hidden state.
-    int64_t prompt_log_probs = 0, hidden = 0;
+    bool prompt_log_probs = false, hidden = false;
+    friend void for_each_field(MaybeConst<PromptSizes> auto& sizes, const auto& each) {  // see stage/support/words.h
+      each(sizes.tokens);
+      each(sizes.sequences);
+      each(sizes.new_tokens);
+      each(sizes.longest);
+      each(sizes.page);
+      each(sizes.counts);
+      each(sizes.edits);
+      each(sizes.pages);
+      each(sizes.prompt_log_probs);
+      each(sizes.hidden);
+    }
   };
 
   // Notes what the rule of a request needs.

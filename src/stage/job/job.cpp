@@ -150,7 +150,7 @@ Samples Job::check_inputs() {
     if (options_.results.top_k > config.vocab)
       throw Error(ExitCode::kUsage, fmt::format("--top-logprobs {}: expected at most vocab_size = {}",
                                                 options_.results.top_k, config.vocab));
-    for (const int32_t token : options_.generation.eos_tokens)
+    for (const int32_t token : options_.generation.sampling.eos_tokens)
       if (token >= config.vocab)
         throw Error(ExitCode::kUsage,
                     fmt::format("--eos {}: expected at most vocab_size - 1 = {}", token, config.vocab - 1));

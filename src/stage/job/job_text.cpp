@@ -75,7 +75,7 @@ std::time_t JobText::time_of_job() const {
 
 void JobText::open(const ShardSet& shards) {
   const bool writes_text = continues_ && options_.output.extension() == ".jsonl";
-  stops_ = continues_ && !options_.generation.stop.empty();
+  stops_ = continues_ && !options_.generation.sampling.stop.empty();
   const bool needed = stops_ || lines_ || options_.prompt || options_.live() || writes_text || options_.results.score ||
                       !options_.tokenizer.empty();
   const std::filesystem::path folder =
@@ -106,7 +106,7 @@ void JobText::read_generation_config(const std::filesystem::path& folder) {
     file = folder / shard::kGenerationConfigFile;
   }
   generation_config_text_ = read_text_file(file, kMaxGenerationConfigBytes);
-  generation_config_ = GenerationConfig::parse(generation_config_text_, file.string());
+  generation_config_ = parse_generation_config(generation_config_text_, file.string());
   if (generation_config_.stop.empty()) return;
   if (!model_) throw Error(ExitCode::kData, fmt::format("{}: \"stop_strings\": {}", file.string(), missing_));
   stops_ = true;
@@ -132,7 +132,7 @@ Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
   }
   if (!options_.prompt) {
     Samples samples = read_lines(*lines_, context, options_.samples, threads);
-    for (const SampleRules& rules : samples.rules.distinct()) stops_ |= !rules.stop.empty();
+    for (const SampleRules& rules : samples.rules.distinct()) stops_ |= !rules.sampling.stop.empty();
     return samples;
   }
   RequestLine line = parse_text_line(*options_.prompt, context, "--prompt");
@@ -157,7 +157,7 @@ void JobText::share(double timeout_seconds) {
   const std::string file(shard::kGenerationConfigFile);
   generation_config_text_ = world_.broadcast(generation_config_text_, 0, timeout_seconds, file.c_str());
   if (world_.rank() != 0 && !generation_config_text_.empty())
-    generation_config_ = GenerationConfig::parse(generation_config_text_, file);
+    generation_config_ = parse_generation_config(generation_config_text_, file);
 }
 
 const Tokenizer* JobText::tokenizer() const {

@@ -53,7 +53,7 @@ class JobText {
   // Rank 0, after open(): null where there is no tokenizer. A conversation has one once read() has succeeded.
   const TextModel* model() const { return model_ ? &*model_ : nullptr; }
   const std::string& missing() const { return missing_; }  // then why
-  const GenerationConfig& generation_config() const { return generation_config_; }
+  const SamplingOverrides& generation_config() const { return generation_config_; }
   std::string checksum() const { return model_ ? model_->checksum() : ""; }  // of tokenizer and templates
 
  private:
@@ -71,7 +71,7 @@ class JobText {
   bool stops_ = false;                  // rank 0: completions may end at stop texts
   std::string missing_;                 // why there is no model
   std::string generation_config_text_;
-  GenerationConfig generation_config_;
+  SamplingOverrides generation_config_;
 };
 
 }  // namespace lfm2

@@ -93,7 +93,7 @@ void check_together(const Options& options) {
 }
 
 std::optional<bool> continues_samples(const Options& options) {
-  if (options.generation.max_new > 0 || options.prompt || options.live()) return true;
+  if (options.generation.sampling.max_new || options.prompt || options.live()) return true;
   if (options.results.score || options.results.hidden != Hidden::kNone) return false;
   if (extension_of_lines(options.input) == ".jsonl" || options.input == "-") return {};
   return false;
@@ -122,7 +122,7 @@ void check_kind(const Options& options, bool continues) {
   if (options.results.positions != Positions::kLast)
     throw Error(ExitCode::kUsage,
                 "--logits with --generate: a generation hands out tokens, expected --top-logprobs at most");
-  for (const std::string& stop : options.generation.stop)
+  for (const std::string& stop : options.generation.sampling.stop)
     if (stop.empty() || !is_utf8(stop))
       throw Error(ExitCode::kUsage, "--stop: no text in UTF-8, expected one of at least a character");
 }

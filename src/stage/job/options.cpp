@@ -132,36 +132,39 @@ void add_job_options(CLI::App& app, Options& options) {
       ->capture_default_str();
 }
 
+// An option that sets a field of the rule, and whose default is the rule's own.
+template <class T>
+void add_rule(CLI::App& app, const std::string& name, std::optional<T>& target, T standard,
+              const std::string& description, T least, T most) {
+  add_number(app, name, target, description, least, most)->default_str(fmt::format("{}", standard));
+}
+
 void add_generation_options(CLI::App& app, GenerationOptions& generation) {
-  add_number(app, "--generate", generation.max_new, "Continue each sample by up to N tokens instead of scoring it", 1,
+  SamplingOverrides& sampling = generation.sampling;
+  const SamplingRule standard;
+  add_number(app, "--generate", sampling.max_new, "Continue each sample by up to N tokens instead of scoring it", 1,
              kMaxCount)
       ->type_name("N");
-  add_number(app, "--temperature", generation.rule.temperature, "0: always the likeliest token; above: draw", 0.0f,
-             1e6f)
-      ->capture_default_str();
-  add_number(app, "--top-k", generation.rule.top_k, "Draw from the K likeliest tokens only; 0: from all", 0, kMaxCount)
-      ->capture_default_str();
-  add_number(app, "--top-p", generation.rule.top_p, "Draw from the likeliest tokens that together have probability P",
-             0.0f, 1.0f)
-      ->capture_default_str();
-  add_number(app, "--min-p", generation.rule.min_p,
-             "Draw from the tokens that are at least P times as likely as the likeliest", 0.0f, 1.0f)
-      ->capture_default_str();
-  add_number(app, "--repetition-penalty", generation.rule.repetition_penalty,
-             "Divide the logits of tokens that stood before by X, and multiply negative ones; 1: none", 0.01f, 100.0f)
-      ->capture_default_str();
-  add_number(app, "--presence-penalty", generation.rule.presence_penalty,
-             "Lower the logits of tokens that were generated before by X", -2.0f, 2.0f)
-      ->capture_default_str();
-  add_number(app, "--frequency-penalty", generation.rule.frequency_penalty,
-             "Lower the logits of tokens by X for each time that they were generated before", -2.0f, 2.0f)
-      ->capture_default_str();
-  add_number(app, "--min-tokens", generation.rule.min_tokens, "No text ends before it has N tokens", 0, INT32_MAX)
-      ->capture_default_str();
-  add_numbers(app, "--eos", generation.eos_tokens, "Token ids that end a text; default: the model's own", 0,
+  add_rule(app, "--temperature", sampling.temperature, standard.temperature,
+           "0: always the likeliest token; above: draw", 0.0f, 1e6f);
+  add_rule(app, "--top-k", sampling.top_k, standard.top_k, "Draw from the K likeliest tokens only; 0: from all",
+           int64_t{0}, kMaxCount);
+  add_rule(app, "--top-p", sampling.top_p, standard.top_p,
+           "Draw from the likeliest tokens that together have probability P", 0.0f, 1.0f);
+  add_rule(app, "--min-p", sampling.min_p, standard.min_p,
+           "Draw from the tokens that are at least P times as likely as the likeliest", 0.0f, 1.0f);
+  add_rule(app, "--repetition-penalty", sampling.repetition_penalty, standard.repetition_penalty,
+           "Divide the logits of tokens that stood before by X, and multiply negative ones; 1: none", 0.01f, 100.0f);
+  add_rule(app, "--presence-penalty", sampling.presence_penalty, standard.presence_penalty,
+           "Lower the logits of tokens that were generated before by X", -2.0f, 2.0f);
+  add_rule(app, "--frequency-penalty", sampling.frequency_penalty, standard.frequency_penalty,
+           "Lower the logits of tokens by X for each time that they were generated before", -2.0f, 2.0f);
+  add_rule(app, "--min-tokens", sampling.min_tokens, standard.min_tokens, "No text ends before it has N tokens",
+           int32_t{0}, INT32_MAX);
+  add_numbers(app, "--eos", sampling.eos_tokens, "Token ids that end a text; default: the model's own", 0,
               kMaxCount - 1)
       ->type_name("ID,ID,...");
-  app.add_option("--stop", generation.stop, "End each text before this one; may be given several times")
+  app.add_option("--stop", sampling.stop, "End each text before this one; may be given several times")
       ->allow_extra_args(false)
       ->type_name("TEXT");
   app.add_flag("--ignore-eos", generation.ignore_eos, "No token ends a text: all become equally long")
@@ -361,17 +364,10 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     } else if (options.samples == 0 && options.input.empty()) {
       options.samples = 1024;
     }
-    if (!parsed.doctor) {
-      if (!options.live()) settle_results([&](const char* option) { return app.count(option) > 0; }, options);
-      options.generation.temperature_given = app.count("--temperature") > 0;
-      options.generation.top_k_given = app.count("--top-k") > 0;
-      options.generation.top_p_given = app.count("--top-p") > 0;
-      options.generation.min_p_given = app.count("--min-p") > 0;
-      options.generation.repetition_penalty_given = app.count("--repetition-penalty") > 0;
-      options.generation.min_tokens_given = app.count("--min-tokens") > 0;
-    }
+    if (!parsed.doctor && !options.live())
+      settle_results([&](const char* option) { return app.count(option) > 0; }, options);
     options.seed_given = !parsed.doctor && app.count("--seed") > 0;
-    options.generation.rule.seed = options.seed;
+    options.generation.sampling.seed = options.seed;
     check_together(options);
     if (!parsed.doctor) check_files(options);
     parsed.run = true;

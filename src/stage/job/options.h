@@ -10,6 +10,7 @@
 
 #include "kernels/dtype.h"
 #include "kernels/ops.h"
+#include "stage/io/lines/sampling_overrides.h"
 #include "stage/io/results.h"
 #include "stage/job/serve_options.h"
 #include "stage/support/progress.h"
@@ -25,17 +26,11 @@ inline bool moves_gpu_memory(TransportChoice transport) {  // and nothing else
 
 // --generate and the options that need it.
 struct GenerationOptions {
-  int64_t max_new = 0;  // the most tokens that follow each sample; 0: the job scores
-  SamplingRule rule;
-  // Whether these were on the command line.
-  bool temperature_given = false, top_k_given = false, top_p_given = false, min_p_given = false,
-       repetition_penalty_given = false, min_tokens_given = false;
-  std::vector<int32_t> eos_tokens;  // empty: those of the model
+  SamplingOverrides sampling;  // without max_new the job scores, unless its input says otherwise
   bool ignore_eos = false;
-  std::vector<std::string> stop;  // texts that end a text
-  int64_t prompt_tokens = 0;      // tokens of prompts in one step; 0: chosen
-  int64_t max_sequences = 0;      // sequences at a time; 0: chosen
-  int64_t page = 256;             // positions in a page of the cache
+  int64_t prompt_tokens = 0;  // tokens of prompts in one step; 0: chosen
+  int64_t max_sequences = 0;  // sequences at a time; 0: chosen
+  int64_t page = 256;         // positions in a page of the cache
 };
 
 struct Options {

@@ -57,18 +57,18 @@ void ScoringJob::plan() {
       pipeline_job(samples_->left().tokens / options_.replicas, machine_.cuda ? kMaxMeasuredTarget : kMaxCpuTarget);
   if (stages > 1 && (options_.virtual_stages == 0 || options_.balance)) {
     const BlockCosts costs = block_costs();
-    Json chosen;
-    if (is_first()) {  // hosts of different processors might not find the same
+    std::pair<std::vector<int64_t>, int64_t> chosen;  // the blocks at which pieces end, and the target tokens
+    if (is_first()) {                                 // hosts of different processors might not find the same
       const PipelineChoice choice = options_.virtual_stages == 0
                                         ? choose_pipeline(costs, job)
                                         : choose_micro_batch(costs, job, options_.virtual_stages, true);
-      for (const LayerRange& range : choice.cut) chosen["ends"].push_back(end_block(range));
-      chosen["target"] = choice.target_tokens;
+      for (const LayerRange& range : choice.cut) chosen.first.push_back(end_block(range));
+      chosen.second = choice.target_tokens;
     }
-    chosen = parse_json(pipeline_ranks_->broadcast(json_text(chosen), 0, load_timeout(), "cut"), "cut");
-    cut_ = cut_at_blocks(chosen.at("ends").get<std::vector<int64_t>>());
+    chosen = from_bytes<decltype(chosen)>(pipeline_ranks_->broadcast(to_bytes(chosen), 0, load_timeout(), "cut"));
+    cut_ = cut_at_blocks(chosen.first);
     say("cut by what layers cost: " + layers_text(pieces()));
-    choose_plan(chosen.at("target"));
+    choose_plan(chosen.second);
     return;
   }
   cut_ = given_partition(config().layers, stages, options_.layer_counts, std::max<int64_t>(1, options_.virtual_stages));
@@ -94,7 +94,7 @@ void ScoringJob::choose_plan(int64_t target_tokens) {
     plan_.first_token = samples_->own_share().first_token;
     plan_.first_scored = samples_->own_share().first_scored;
   }
-  pipeline_ranks_->broadcast(&plan_, sizeof plan_, 0, load_timeout(), "plan");
+  plan_ = from_bytes<BatchPlan>(pipeline_ranks_->broadcast(to_bytes(plan_), 0, load_timeout(), "plan"));
 }
 
 // Where one rank has all layers, there is nothing to win by parts. The last part of a sample must hold its tail.
@@ -208,7 +208,7 @@ double ScoringJob::tail_share(LayerRange layers) const {
 }
 
 void ScoringJob::measure_and_replan() {
-  Json mine = {{"largest", largest_target()}, {"pieces", Json::array()}};
+  std::pair mine{largest_target(), std::vector<StageTime>()};  // the most tokens of a micro-batch, and of each piece
   in_turns(world_, machine_.devices, load_timeout(), [&] {
     for (const Stage& piece : session_->pieces()) {
       StageTime time = measure_stage_time(*machine_.backend, piece, compute_, timed_samples());
@@ -218,7 +218,7 @@ void ScoringJob::measure_and_replan() {
       }
       say(fmt::format("a micro-batch of n tokens takes {:.3f} + n {:.6f} ms in layers {}", time.fixed * 1e3,
                       time.per_token * 1e3, layers_text({piece.layers()})));
-      mine["pieces"].push_back({{"fixed", time.fixed}, {"per_token", time.per_token}});
+      mine.second.push_back(time);
     }
   });
   PipelineJob job = pipeline_job(plan_.tokens, largest_target());
@@ -227,12 +227,12 @@ void ScoringJob::measure_and_replan() {
                       .transfer = transfer_cost(),
                       .devices = job.devices};
   int64_t stage = 0;
-  for (const std::string& line : pipeline_ranks_->gather(json_text(mine), 0, options_.timeout_seconds, "speeds")) {
+  for (const std::string& line : pipeline_ranks_->gather(to_bytes(mine), 0, options_.timeout_seconds, "speeds")) {
     int64_t at = stage++;
-    const Json of_rank = parse_json(line, "costs of a rank");
-    job.size.tokens = std::min<int64_t>(job.size.tokens, of_rank.at("largest"));
-    for (const Json& piece : of_rank.at("pieces")) {
-      costs.virtual_stages[static_cast<size_t>(at)] = {.fixed = piece.at("fixed"), .per_token = piece.at("per_token")};
+    const auto [largest, pieces] = from_bytes<decltype(mine)>(line);
+    job.size.tokens = std::min(job.size.tokens, largest);
+    for (const StageTime& piece : pieces) {
+      costs.virtual_stages[static_cast<size_t>(at)] = piece;
       at += costs.shape.stages;
     }
   }

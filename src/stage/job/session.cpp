@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <functional>
 
-#include "stage/support/json.h"
-
 namespace lfm2 {
 
 namespace {
@@ -63,7 +61,8 @@ MeasuredBlocks time_blocks(const ShardSet& shards, const Machine& machine, const
   const bool has_head = shards.config().end == ModelEnd::kLmHead;
   const size_t head = kinds.examples.size(), timed = head + (has_head ? 1 : 0);
   Backend& backend = *machine.backend;
-  Json mine = Json::array();
+  using TimeOfKind = std::pair<size_t, StageTime>;
+  std::vector<TimeOfKind> mine, all;
   in_turns(world, machine.devices, timeout_seconds, [&] {
     for (auto kind = static_cast<size_t>(world.rank()); kind < timed; kind += static_cast<size_t>(world.size())) {
       const int64_t block = kind == head ? std::ssize(kinds.kind_of) - 1 : kinds.examples[kind];
@@ -71,16 +70,14 @@ MeasuredBlocks time_blocks(const ShardSet& shards, const Machine& machine, const
         return kind == head ? measure_head_time(backend, stage, compute)
                             : measure_stage_time(backend, stage, compute, samples, sizes);
       });
-      mine.push_back({{"kind", kind}, {"fixed", time.fixed}, {"per_token", time.per_token}});
+      mine.emplace_back(kind, time);
     }
   });
-  Json all = Json::array();
-  for (const std::string& line : world.gather(json_text(mine), 0, timeout_seconds, "costs of blocks"))
-    for (const Json& kind : parse_json(line, "costs of blocks")) all.push_back(kind);
-  all = parse_json(world.broadcast(json_text(all), 0, timeout_seconds, "costs of blocks"), "costs of blocks");
+  for (const std::string& of_rank : world.gather(to_bytes(mine), 0, timeout_seconds, "costs of blocks"))
+    for (const TimeOfKind& one : from_bytes<decltype(mine)>(of_rank)) all.push_back(one);
+  all = from_bytes<decltype(all)>(world.broadcast(to_bytes(all), 0, timeout_seconds, "costs of blocks"));
   std::vector<StageTime> of_kind(head + 1);
-  for (const Json& kind : all)
-    of_kind[kind.at("kind").get<size_t>()] = {.fixed = kind.at("fixed"), .per_token = kind.at("per_token")};
+  for (const auto& [kind, time] : all) of_kind[kind] = time;
   MeasuredBlocks measured{.blocks = {}, .head = of_kind[head]};
   for (const size_t kind : kinds.kind_of) measured.blocks.push_back(of_kind[kind]);
   return measured;

@@ -3,8 +3,8 @@
 
 namespace lfm2 {
 
-Attention::Attention(WeightSource& weights, const ModelConfig& config, const std::string& prefix)
-    : shape_(config.attention()), eps_(config.norm_eps), rope_theta_(config.rope_theta) {
+Attention::Attention(WeightSource& weights, const ModelConfig& config, const std::string& prefix, int64_t tail_length)
+    : shape_(config.attention()), eps_(config.norm_eps), rope_theta_(config.rope_theta), tail_length_(tail_length) {
   const std::string block = prefix + "self_attn.";
   qkv_proj_ = weights.load_for_products({block + "q_proj.weight", block + "k_proj.weight", block + "v_proj.weight"},
                                         {shape_.qkv_columns(), config.hidden});
@@ -13,27 +13,29 @@ Attention::Attention(WeightSource& weights, const ModelConfig& config, const std
   out_proj_ = weights.load_for_products({block + "out_proj.weight"}, {config.hidden, shape_.heads * shape_.head_dim});
 }
 
-void Attention::forward(Ops& ops, const Tensor& x, const Norm* norm, const Batch& batch, const LayerCache* cache,
-                        Scratch& scratch, const Tensor& residual, const Tail* tail) const {
-  const int64_t tokens = x.dim(0);
-  const Tensor qkv = scratch.take(x.dtype, {tokens, shape_.qkv_columns()});
-  const Tensor mixed = scratch.take(x.dtype, {tokens, shape_.heads * shape_.head_dim});
-  if (norm != nullptr)
-    ops.norm_matmul(residual, norm->weight, norm->eps, qkv_proj_, {}, x, qkv);
-  else
-    ops.matmul(x, qkv_proj_, {}, qkv, Write::kStore);
-  if (cache == nullptr) {
+void Attention::forward(Pass& pass, const Norm& norm) const {
+  Ops& ops = pass.ops;
+  const DType act = pass.residual.dtype;
+  const int64_t tokens = pass.residual.dim(0);
+  const bool cuts = pass.tail != nullptr && tail_length_ > 0;
+  Batch batch = pass.batch;
+  if (cuts) batch.wanted = tail_length_;
+  const Tensor qkv = pass.scratch.take(act, {tokens, shape_.qkv_columns()});
+  const Tensor mixed = pass.scratch.take(act, {tokens, shape_.heads * shape_.head_dim});
+  pass.project(norm, qkv_proj_, {}, qkv);
+  if (pass.cache == nullptr) {
     ops.qk_norm_rope(qkv, q_norm_, k_norm_, eps_, rope_theta_, shape_, batch);
     ops.attention(qkv, shape_, batch, mixed);
   } else {
-    ops.qk_norm_rope_append(qkv, q_norm_, k_norm_, eps_, rope_theta_, shape_, batch, cache->key_values);
-    ops.cached_attention(qkv, shape_, batch, cache->key_values, mixed);
+    const KeyValueCache& cache = pass.cache->key_values;
+    ops.qk_norm_rope_append(qkv, q_norm_, k_norm_, eps_, rope_theta_, shape_, batch, cache);
+    ops.cached_attention(qkv, shape_, batch, cache, mixed);
   }
-  if (tail == nullptr) return ops.matmul(mixed, out_proj_, {}, residual, Write::kAdd);
-  const Tensor kept = scratch.take(x.dtype, {tail->rows.dim(0), mixed.dim(1)});
-  ops.gather_rows(mixed, tail->rows, kept);
-  ops.gather_rows(residual, tail->rows, tail->residual);
-  ops.matmul(kept, out_proj_, {}, tail->residual, Write::kAdd);
+  if (!cuts) return ops.matmul(mixed, out_proj_, {}, pass.residual, Write::kAdd);
+  const Tensor kept = pass.scratch.take(act, {pass.tail->rows.dim(0), mixed.dim(1)});
+  ops.gather_rows(mixed, pass.tail->rows, kept);
+  pass.cut_tails();
+  ops.matmul(kept, out_proj_, {}, pass.residual, Write::kAdd);
 }
 
 }  // namespace lfm2

@@ -14,7 +14,8 @@ std::variant<ShortConv, Attention> make_mixer(WeightSource& weights, const Model
     case LayerType::kAttention:
       break;
   }
-  return Attention(weights, config, layer_prefix(index));
+  const bool cuts_tails = index == last_attention_layer(config);
+  return Attention(weights, config, layer_prefix(index), cuts_tails ? tail_length(config) : 0);
 }
 
 std::variant<Mlp, Moe> make_feed_forward(WeightSource& weights, const ModelConfig& config, int64_t index) {
@@ -25,37 +26,30 @@ std::variant<Mlp, Moe> make_feed_forward(WeightSource& weights, const ModelConfi
 }  // namespace
 
 Layer::Layer(WeightSource& weights, const ModelConfig& config, int64_t index, LayerRange layers)
-    : eps_(config.norm_eps) {
+    : is_last_(index + 1 == config.layers) {
   const std::string prefix = layer_prefix(index);
   if (layers.has_mixer(index)) {
-    operator_norm_ = weights.load({prefix + "operator_norm.weight"}, {config.hidden});
+    operator_norm_ = {weights.load({prefix + "operator_norm.weight"}, {config.hidden}), config.norm_eps};
     mixer_.emplace(make_mixer(weights, config, index));
   }
   if (layers.has_feed_forward(index)) {
-    ffn_norm_ = weights.load({prefix + "ffn_norm.weight"}, {config.hidden});
+    ffn_norm_ = {weights.load({prefix + "ffn_norm.weight"}, {config.hidden}), config.norm_eps};
     ffn_.emplace(make_feed_forward(weights, config, index));
   }
 }
 
-void Layer::mix_tokens(Ops& ops, const Tensor& normed, bool computed, const Tensor& residual, const Batch& batch,
-                       const LayerCache* cache, Scratch& scratch, const Tail* tail) const {
-  scratch.reset();
-  const Norm norm = operator_norm();
-  const Norm* to_compute = computed ? nullptr : &norm;
-  if (tail != nullptr)
-    return std::get<Attention>(mixer_.value()).forward(ops, normed, to_compute, batch, cache, scratch, residual, tail);
-  std::visit([&](const auto& mixer) { mixer.forward(ops, normed, to_compute, batch, cache, scratch, residual); },
-             mixer_.value());
-}
-
-void Layer::feed_forward(Ops& ops, const Tensor& residual, const Norm* next, const Tensor& normed,
-                         Scratch& scratch) const {
-  scratch.reset();
-  std::visit(
-      [&](const auto& ffn) {
-        ffn.forward(ops, {ffn_norm_, eps_}, scratch, residual, next, normed);
-      },
-      ffn_.value());
+void Layer::forward(Pass& pass, const Layer* next) const {
+  if (mixer_) {
+    pass.scratch.reset();
+    pass.norm_in_front(operator_norm_);
+    std::visit([&](const auto& mixer) { mixer.forward(pass, operator_norm_); }, *mixer_);
+  }
+  if (!ffn_) return;
+  if (is_last_ && pass.wanted != nullptr) pass.keep(pass.wanted->rows, pass.wanted->residual);
+  pass.scratch.reset();
+  pass.is_normed = next != nullptr && !pass.ops.norms_in_passing(pass.residual);
+  const Norm* behind = pass.is_normed ? &next->operator_norm_ : nullptr;
+  std::visit([&](const auto& ffn) { ffn.forward(pass, ffn_norm_, behind); }, *ffn_);
 }
 
 }  // namespace lfm2

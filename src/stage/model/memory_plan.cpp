@@ -110,11 +110,12 @@ StageMemory stage_memory(const ModelConfig& config, LayerRange layers, DType com
   Scratch scratch;
   CountingOps layer_ops, head_ops;
   const Tensor residual(nullptr, compute, {tokens, config.hidden});
-  stage.forward(layer_ops, residual, {}, scratch);
+  stage.forward({.ops = layer_ops, .scratch = scratch, .residual = residual, .batch = {}});
   // A tail of all tokens, which needs the most.
   const Tail tail{Tensor(nullptr, DType::kI32, {tokens}), residual, {}};
   CountingOps not_counted;
-  if (cuts_tails(config, layers)) stage.forward(not_counted, residual, {}, scratch, &tail);
+  if (cuts_tails(config, layers))
+    stage.forward({.ops = not_counted, .scratch = scratch, .residual = residual, .batch = {}, .tail = &tail});
   StageMemory cost;
   const int64_t rows = std::min(result_rows, kHeadRows);
   const Tensor chosen(nullptr, DType::kI32, {rows});

@@ -9,15 +9,16 @@ Mlp::Mlp(WeightSource& weights, const ModelConfig& config, const std::string& pr
   down_ = weights.load_for_products({prefix + "feed_forward.w2.weight"}, {config.hidden, ffn_});
 }
 
-void Mlp::forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual, const Norm* next,
-                  const Tensor& normed) const {
+void Mlp::forward(Pass& pass, const Norm& norm, const Norm* next) const {
+  Ops& ops = pass.ops;
+  const Tensor& residual = pass.residual;
   const int64_t tokens = residual.dim(0);
-  const Tensor x = scratch.take(residual.dtype, {tokens, residual.dim(1)});
-  const Tensor product = scratch.take(x.dtype, {tokens, ffn_});
+  const Tensor x = pass.scratch.take(residual.dtype, {tokens, residual.dim(1)});
+  const Tensor product = pass.scratch.take(residual.dtype, {tokens, ffn_});
   ops.rms_norm(residual, norm.weight, norm.eps, x);
   ops.matmul_swiglu(x, gate_up_, product);
   ops.matmul(product, down_, {}, residual, Write::kAdd);
-  if (next != nullptr) ops.rms_norm(residual, next->weight, next->eps, normed);
+  if (next != nullptr) ops.rms_norm(residual, next->weight, next->eps, pass.normed);
 }
 
 }  // namespace lfm2

@@ -2,18 +2,15 @@
 #pragma once
 
 #include "stage/model/model_config.h"
-#include "stage/model/scratch.h"
-#include "stage/model/weight_source.h"
+#include "stage/model/pass.h"
 
 namespace lfm2 {
 
 class Mlp {
  public:
   Mlp(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
-  // residual += block(norm(residual)), then normed = next(residual) where `next` is given.  residual, normed [tokens,
-  // hidden] act.
-  void forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual, const Norm* next,
-               const Tensor& normed) const;
+  // residual += block(norm(residual)), then normed = next(residual) where `next` is given.
+  void forward(Pass& pass, const Norm& norm, const Norm* next) const;
 
  private:
   int64_t ffn_;     // feed-forward dimension, padded to the gate/up block

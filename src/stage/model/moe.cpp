@@ -19,8 +19,10 @@ Moe::Moe(WeightSource& weights, const ModelConfig& config, const std::string& pr
   down_ = weights.load_for_products(down, {experts_, config.hidden, ffn_});
 }
 
-void Moe::forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual, const Norm* next,
-                  const Tensor& normed) const {
+void Moe::forward(Pass& pass, const Norm& norm, const Norm* next) const {
+  Ops& ops = pass.ops;
+  Scratch& scratch = pass.scratch;
+  const Tensor& residual = pass.residual;
   const int64_t tokens = residual.dim(0), hidden = residual.dim(1), rows = tokens * rule_.top_k;
   const Tensor x = scratch.take(residual.dtype, {tokens, hidden});
   const Routing routing{.ids = scratch.take(DType::kI32, {tokens, rule_.top_k}),
@@ -35,7 +37,7 @@ void Moe::forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual,
                         product);
   if (next == nullptr) return ops.matmul_combine_experts(product, down_, routing, output, residual);
   ops.grouped_matmul(product, down_, routing.expert_offsets, output);
-  ops.combine_experts_norm(output, routing, residual, next->weight, next->eps, normed);
+  ops.combine_experts_norm(output, routing, residual, next->weight, next->eps, pass.normed);
 }
 
 }  // namespace lfm2

@@ -14,22 +14,21 @@ ShortConv::ShortConv(WeightSource& weights, const ModelConfig& config, const std
   out_bias_ = weights.load({prefix + "conv.out_proj.bias"}, {hidden});
 }
 
-void ShortConv::forward(Ops& ops, const Tensor& x, const Norm* norm, const Batch& batch, const LayerCache* cache,
-                        Scratch& scratch, const Tensor& residual) const {
-  const int64_t tokens = x.dim(0), hidden = x.dim(1);
-  const Tensor bcz = scratch.take(x.dtype, {tokens, 3 * hidden});
-  const Tensor gated = scratch.take(x.dtype, {tokens, hidden});
-  if (cache == nullptr) {
-    if (norm != nullptr)
-      ops.norm_matmul(residual, norm->weight, norm->eps, in_proj_, in_bias_, x, bcz);
-    else
-      ops.matmul(x, in_proj_, in_bias_, bcz, Write::kStore);
-    ops.short_conv(bcz, conv_, conv_bias_, batch, gated);
-  } else if (norm != nullptr) {
-    ops.norm_project_short_conv(residual, norm->weight, norm->eps, in_proj_, in_bias_, conv_, conv_bias_, batch,
-                                cache->conv, x, bcz, gated);
+void ShortConv::forward(Pass& pass, const Norm& norm) const {
+  Ops& ops = pass.ops;
+  const Tensor& residual = pass.residual;
+  const int64_t tokens = residual.dim(0), hidden = residual.dim(1);
+  const Tensor bcz = pass.scratch.take(residual.dtype, {tokens, 3 * hidden});
+  const Tensor gated = pass.scratch.take(residual.dtype, {tokens, hidden});
+  if (pass.cache == nullptr) {
+    pass.project(norm, in_proj_, in_bias_, bcz);
+    ops.short_conv(bcz, conv_, conv_bias_, pass.batch, gated);
+  } else if (pass.is_normed) {
+    ops.project_short_conv(pass.normed, in_proj_, in_bias_, conv_, conv_bias_, pass.batch, pass.cache->conv, bcz,
+                           gated);
   } else {
-    ops.project_short_conv(x, in_proj_, in_bias_, conv_, conv_bias_, batch, cache->conv, bcz, gated);
+    ops.norm_project_short_conv(residual, norm.weight, norm.eps, in_proj_, in_bias_, conv_, conv_bias_, pass.batch,
+                                pass.cache->conv, pass.normed, bcz, gated);
   }
   ops.matmul(gated, out_proj_, out_bias_, residual, Write::kAdd);
 }

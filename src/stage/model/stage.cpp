@@ -24,50 +24,19 @@ Stage::Stage(WeightSource& weights, const ModelConfig& config, LayerRange layers
 
 void Stage::embed(Ops& ops, const Tensor& ids, const Tensor& residual) const { ops.embed(ids, embedding_, residual); }
 
-void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch, const Tail* tail,
-                    const Caches* caches, const WantedRows* wanted, LayerSpan span) const {
-  const int64_t cut = last_attention_layer(config_);
-  const auto begin = static_cast<size_t>(std::max<int64_t>(0, span.first - layers_range_.first)),
-             end = static_cast<size_t>(std::min(layers_range_.count, span.end - layers_range_.first));
-  expect(tail == nullptr || cuts_tails(config_, layers_range_), "Stage::forward: a tail cut elsewhere");
-  expect(wanted == nullptr || last(), "Stage::forward: rows wanted in front of the last layer");
-  Tensor current = residual;
-  Batch current_batch = batch;
-  scratch.release();
-  // Kept for all layers: each layer leaves its successor's input here, unless that is best left to the successor.
-  Tensor normed = scratch.take(residual.dtype, {residual.dim(0), residual.dim(1)});
-  scratch.hold();
-  bool computed =
-      layers_range_.has_mixer(layers_range_.first + static_cast<int64_t>(begin)) && !ops.norms_in_passing(residual);
-  if (computed) {
-    const Norm first = layers_[begin].operator_norm();
-    ops.rms_norm(residual, first.weight, first.eps, normed);
-  }
+void Stage::forward(Pass pass) const {
+  expect(pass.tail == nullptr || cuts_tails(config_, layers_range_), "Stage::forward: a tail cut elsewhere");
+  expect(pass.wanted == nullptr || last(), "Stage::forward: rows wanted in front of the last layer");
+  const auto begin = static_cast<size_t>(std::max<int64_t>(0, pass.span.first - layers_range_.first)),
+             end = static_cast<size_t>(std::min(layers_range_.count, pass.span.end - layers_range_.first));
+  pass.scratch.release();
+  pass.normed = pass.scratch.take(pass.residual.dtype, {pass.residual.dim(0), pass.residual.dim(1)});
+  pass.scratch.hold();  // for all layers
   for (size_t i = begin; i < end; ++i) {
-    const int64_t layer = layers_range_.first + static_cast<int64_t>(i);
-    const bool cuts = tail != nullptr && layer == cut;
-    if (layers_range_.has_mixer(layer)) {
-      const bool goes_on = caches != nullptr && (tail == nullptr || layer <= cut || tail->batch.states);
-      const LayerCache* cache = goes_on ? &caches->layers()[i] : nullptr;
-      if (cuts) current_batch.wanted = tail_length(config_);
-      layers_[i].mix_tokens(ops, normed, computed, current, current_batch, cache, scratch, cuts ? tail : nullptr);
-    }
-    if (cuts) {
-      current = tail->residual;
-      current_batch = tail->batch;
-      normed = normed.rows(0, current.dim(0));
-    }
-    if (!layers_range_.has_feed_forward(layer)) break;
-    const bool ends = i + 1 == end;
-    if (ends && wanted != nullptr) {
-      ops.gather_rows(current, wanted->rows, wanted->residual);
-      current = wanted->residual;
-    }
-    const Norm next = layers_[ends ? i : i + 1].operator_norm();
-    computed = !ends && !ops.norms_in_passing(current);
-    layers_[i].feed_forward(ops, current, computed ? &next : nullptr, normed, scratch);
+    pass.cache = pass.caches != nullptr ? &pass.caches->layers()[i] : nullptr;
+    layers_[i].forward(pass, i + 1 < end ? &layers_[i + 1] : nullptr);
   }
-  scratch.release();
+  pass.scratch.release();
 }
 
 Tensor Stage::hidden_states(Ops& ops, const Tensor& residual, const Tensor& rows, Scratch& scratch) const {

@@ -5,7 +5,6 @@
 
 #include "stage/model/layer.h"
 #include "stage/model/partition.h"
-#include "stage/model/tail.h"
 
 namespace lfm2 {
 
@@ -20,12 +19,9 @@ class Stage {
 
   // First stage: residual[t] = embedding[ids[t]].  ids [tokens] int32, residual [tokens, hidden] act
   void embed(Ops& ops, const Tensor& ids, const Tensor& residual) const;
-  // The layers, in place.  residual [tokens, hidden] act. With a tail, the result goes to tail->residual, from the last
-  // attention on. With caches, the tokens continue the cached sequences; behind the cut the tails do so, too,
-  // where their batch has states. On the last stage with wanted rows, the result goes to wanted->residual. `span`: some
-  // of the layers alone.
-  void forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch, const Tail* tail = nullptr,
-               const Caches* caches = nullptr, const WantedRows* wanted = nullptr, LayerSpan span = {}) const;
+  // The layers. The result is in the residual stream, or, where the pass has them, in that of the wanted rows or, from
+  // the last attention on, of the tail.
+  void forward(Pass pass) const;
   // Last stage: chosen rows behind the final norm, or as they are where the model ends with its last layer. They lie in
   // the scratch or are the residual itself.  rows [count] int32, empty for all rows; returns [count, hidden] act
   Tensor hidden_states(Ops& ops, const Tensor& residual, const Tensor& rows, Scratch& scratch) const;

@@ -17,7 +17,7 @@ SequenceTable::SequenceTable(CacheShape shape, int64_t tail_length)
 }
 
 Sequence& SequenceTable::used(int32_t slot) {
-  expect(slot >= 0 && slot < shape_.slots && sequences_[static_cast<size_t>(slot)].sample >= 0,
+  expect(slot >= 0 && slot < shape_.slots && sequences_[static_cast<size_t>(slot)].used,
          "SequenceTable: a step names a slot without a sequence");
   return sequences_[static_cast<size_t>(slot)];
 }
@@ -30,22 +30,18 @@ void SequenceTable::release(int32_t slot) {
 }
 
 void SequenceTable::admit(const Admission& one) {
-  expect(one.slot >= 0 && one.slot < shape_.slots && sequences_[static_cast<size_t>(one.slot)].sample < 0,
+  expect(one.slot >= 0 && one.slot < shape_.slots && !sequences_[static_cast<size_t>(one.slot)].used,
          "SequenceTable: a step fills a slot that is taken");
   Sequence& sequence = sequences_[static_cast<size_t>(one.slot)];
-  sequence = {.draw = one.draw,
-              .sample = one.sample,
+  sequence = {.used = true,
+              .request = one.request,
               .prompt = one.prompt,
               .known = one.known,
               .cached = one.cached,
               .conv_state = 2 * one.slot,
-              .rule = one.rule,
-              .likeliest = one.likeliest,
-              .prompt_log_probs = one.prompt_log_probs,
-              .hidden = one.hidden,
-              .prompt_ids = one.prompt_ids,
               .pages = {}};
-  expect(!one.prompt_log_probs || std::ssize(one.prompt_ids) == one.prompt,
+  sequence.request.rule = rule_of(one.request);
+  expect(!one.request.prompt_log_probs || std::ssize(one.request.prompt) == one.prompt,
          "SequenceTable: a prompt is scored, and its tokens are not known");
   const auto prefix = static_cast<size_t>(one.cached / shape_.page);
   expect(one.cached == 0 || (shape_.keeps_prefixes && one.cached % shape_.page == 0 && one.cached < one.known &&
@@ -70,7 +66,7 @@ SequenceTable::Counted SequenceTable::count_prefixes(const Step& step, StepArray
   offsets.push_back(0);
   auto counted = step.counted.begin();
   for (const Admission& one : step.admitted) {
-    if (one.cached == 0 || !one.rule.counts()) continue;
+    if (one.cached == 0 || !one.request.rule.counts()) continue;
     expect(step.counted.end() - counted >= one.cached, "SequenceTable: a step without the tokens that are counted");
     ids.insert(ids.end(), counted, counted + one.cached);
     counted += one.cached;
@@ -82,7 +78,7 @@ SequenceTable::Counted SequenceTable::count_prefixes(const Step& step, StepArray
 }
 
 int64_t SequenceTable::used_slots() const {
-  return std::count_if(sequences_.begin(), sequences_.end(), [](const Sequence& one) { return one.sample >= 0; });
+  return std::count_if(sequences_.begin(), sequences_.end(), [](const Sequence& one) { return one.used; });
 }
 
 void StepArrays::clear() {
@@ -102,17 +98,17 @@ void SequenceTable::ask_prompt(const Sequence& sequence, const StepEntry& entry,
   const int64_t first = sequence.cached, end = std::min(first + entry.count, sequence.prompt);
   const auto row_of = [&](int64_t position) { return static_cast<int32_t>(arrays.tokens + position - first); };
   // The row of a token says how likely the next one is; behind the last one of the prompt a token is drawn.
-  if (sequence.prompt_log_probs && std::min(end, sequence.prompt - 1) > first) {
+  if (sequence.request.prompt_log_probs && std::min(end, sequence.prompt - 1) > first) {
     const int64_t scored = std::min(end, sequence.prompt - 1) - first;
     for (int64_t position = first; position < first + scored; ++position) {
       arrays.scored_rows.push_back(row_of(position));
-      arrays.targets.push_back(sequence.prompt_ids[static_cast<size_t>(position) + 1]);
+      arrays.targets.push_back(sequence.request.prompt[static_cast<size_t>(position) + 1]);
     }
     arrays.scored_of.push_back({entry.slot, static_cast<int32_t>(scored)});
-    arrays.top |= sequence.likeliest > 0;
+    arrays.top |= sequence.request.likeliest > 0;
   }
-  if (sequence.hidden == Hidden::kNone) return;
-  const int64_t from = sequence.hidden == Hidden::kMean ? first : std::max(first, sequence.prompt - 1);
+  if (sequence.request.hidden == Hidden::kNone) return;
+  const int64_t from = sequence.request.hidden == Hidden::kMean ? first : std::max(first, sequence.prompt - 1);
   for (int64_t position = from; position < end; ++position) arrays.hidden_rows.push_back(row_of(position));
   if (from < end) arrays.hidden_of.push_back({entry.slot, static_cast<int32_t>(end - from)});
 }
@@ -151,7 +147,8 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
   for (const AddedPage& one : step.added) give_page(used(one.slot), one.page, false);
   arrays.clear();
   for (const Admission& one : step.admitted)
-    if (!one.edits.empty()) arrays.edits.emplace_back(one.slot, one.edits);
+    if (std::vector<LogitEdit> edits = edits_of(one.request); !edits.empty())
+      arrays.edits.emplace_back(one.slot, std::move(edits));
   Counted counted = count_prefixes(step, arrays);
   arrays.offsets.push_back(0);
   arrays.page_table.reserve(step.entries.size() * static_cast<size_t>(table_width));
@@ -171,8 +168,8 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     arrays.page_table.insert(arrays.page_table.end(), sequence.pages.begin(), sequence.pages.end());
     arrays.page_table.resize(arrays.page_table.size() + static_cast<size_t>(table_width - pages), 0);
     arrays.keepers.insert(arrays.keepers.end(),
-                          {sequence.rule.counts() ? entry.slot : -1, static_cast<int32_t>(sequence.prompt)});
-    if (sequence.rule.counts()) {
+                          {sequence.request.rule.counts() ? entry.slot : -1, static_cast<int32_t>(sequence.prompt)});
+    if (sequence.request.rule.counts()) {
       expect(step.counted.end() - counted >= entry.count, "SequenceTable: a step without the tokens that are counted");
       arrays.counted.resize(static_cast<size_t>(arrays.tokens), 0);
       arrays.counted.insert(arrays.counted.end(), counted, counted + entry.count);
@@ -188,11 +185,11 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     arrays.max_length = std::max(arrays.max_length, end);
     if (!sequence.draws()) continue;
     arrays.draw_rows.push_back(static_cast<int32_t>(arrays.tokens - 1));
-    arrays.draws.insert(arrays.draws.end(), {sequence.draw, static_cast<int32_t>(sequence.drawn())});
+    arrays.draws.insert(arrays.draws.end(), {sequence.request.draw, static_cast<int32_t>(sequence.drawn())});
     arrays.draw_slots.push_back(entry.slot);
-    arrays.draw_rules.push_back(sequence.rule);
-    arrays.top |= sequence.likeliest > 0;
-    arrays.adjusts |= sequence.rule.adjusts(static_cast<int32_t>(sequence.drawn()));
+    arrays.draw_rules.push_back(sequence.request.rule);
+    arrays.top |= sequence.request.likeliest > 0;
+    arrays.adjusts |= sequence.request.rule.adjusts(static_cast<int32_t>(sequence.drawn()));
   }
   expect(counted == step.counted.end(), "SequenceTable: a step with more counted tokens than its entries have");
   cut_tails(arrays);

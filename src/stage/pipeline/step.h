@@ -4,11 +4,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
-#include "kernels/sampling.h"
-#include "stage/model/hidden.h"
+#include "stage/pipeline/request.h"
 
 namespace lfm2 {
 
@@ -16,19 +14,11 @@ namespace lfm2 {
 // a sequence that was preempted also the tokens drawn before that. The first `cached` of them are in the caches
 // already: whole pages of the prefix cache.
 struct Admission {
-  int32_t slot = 0, sample = 0, prompt = 0, known = 0, cached = 0;
-  int32_t max_new = 0;                       // how many tokens may follow the prompt
-  int32_t draw = 0, tag = 0, likeliest = 0;  // see Request
-  int32_t choices = 1, choice = 0, first = 0;
-  SamplingRule rule = {};
-  std::vector<int32_t> eos_tokens = {};  // each of these tokens ends the completion
-  std::vector<std::string> stop = {};    // the text of the completion ends before each of these
-  std::vector<LogitEdit> edits = {};     // the biases of the rule, then its banned tokens
-  // See Request; what is asked about a prompt is asked until the first token is drawn.
-  bool prompt_log_probs = false, prompt_alone = false;
-  Hidden hidden = Hidden::kNone;
-  std::vector<int32_t> prompt_ids = {};  // where its log-probabilities are asked for, or the completion repeats it
-  std::vector<int32_t> pages = {};       // enough for the known tokens, those of the prefix cache first
+  int32_t slot = 0, prompt = 0, known = 0, cached = 0;  // `prompt`: how many tokens it has
+  // Has its prompt only where log-probabilities of it are asked for, or the completion repeats it, and asks about it
+  // only until the first token is drawn.
+  Request request = {};
+  std::vector<int32_t> pages = {};  // enough for the known tokens, those of the prefix cache first
   bool operator==(const Admission&) const = default;
 };
 
@@ -57,8 +47,31 @@ struct Step {
   bool operator==(const Step&) const = default;
 };
 
-// A step as a message, and back. Error(kSoftware) where `words` is not such a message.
-std::vector<int32_t> to_words(const Step& step);
-Step step_from_words(const std::vector<int32_t>& words);
+// See stage/support/words.h.
+void for_each_field(MaybeConst<Admission> auto& one, const auto& each) {
+  each(one.slot);
+  each(one.prompt);
+  each(one.known);
+  each(one.cached);
+  each(one.request);
+  each(one.pages);
+}
+void for_each_field(MaybeConst<StepEntry> auto& one, const auto& each) {
+  each(one.slot);
+  each(one.count);
+}
+void for_each_field(MaybeConst<AddedPage> auto& one, const auto& each) {
+  each(one.slot);
+  each(one.page);
+}
+void for_each_field(MaybeConst<Step> auto& step, const auto& each) {
+  each(step.released);
+  each(step.dropped);
+  each(step.admitted);
+  each(step.added);
+  each(step.entries);
+  each(step.counted);
+  each(step.end);
+}
 
 }  // namespace lfm2

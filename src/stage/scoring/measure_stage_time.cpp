@@ -193,8 +193,12 @@ StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute
     if (cuts) tail = tail_of(backend, memory, config, compute, length, tokens);
     noise.fill(backend, residual);  // the runs of another size have changed it
     return stopwatch.seconds([&] {
-      stage.forward(backend.ops(), residual.rows(0, tokens), batch, scratch, cuts ? &tail : nullptr,
-                    caches ? &*caches : nullptr);
+      stage.forward({.ops = backend.ops(),
+                     .scratch = scratch,
+                     .residual = residual.rows(0, tokens),
+                     .batch = batch,
+                     .tail = cuts ? &tail : nullptr,
+                     .caches = caches ? &*caches : nullptr});
     });
   };
   const double small = seconds(sizes.small), large = seconds(sizes.large);

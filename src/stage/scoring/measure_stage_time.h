@@ -6,6 +6,7 @@
 
 #include "kernels/backend.h"
 #include "stage/model/stage.h"
+#include "stage/support/words.h"
 
 namespace lfm2 {
 
@@ -14,6 +15,10 @@ struct StageTime {
   double fixed = 0, per_token = 0;
   double seconds(double tokens) const { return fixed + per_token * tokens; }
 };
+void for_each_field(MaybeConst<StageTime> auto& time, const auto& each) {  // see stage/support/words.h
+  each(time.fixed);
+  each(time.per_token);
+}
 
 // The two sizes of micro-batch, in tokens, that are timed.
 struct TimedSizes {

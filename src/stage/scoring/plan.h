@@ -11,6 +11,7 @@
 #include "stage/io/results.h"
 #include "stage/io/samples/sample_offsets.h"
 #include "stage/pipeline/schedule.h"
+#include "stage/support/words.h"
 
 namespace lfm2 {
 
@@ -46,6 +47,20 @@ struct BatchPlan {
 
   int64_t max_rows(const ResultKind& kind) const;  // the most rows of results of a micro-batch
 };
+void for_each_field(MaybeConst<BatchPlan> auto& plan, const auto& each) {  // see stage/support/words.h
+  each(plan.first_sample);
+  each(plan.first_token);
+  each(plan.samples);
+  each(plan.tokens);
+  each(plan.micro_batches);
+  each(plan.max_tokens);
+  each(plan.max_samples);
+  each(plan.longest_in_parts);
+  each(plan.first_scored);
+  each(plan.max_scored);
+  each(plan.late.layer);
+  each(plan.late.samples);
+}
 
 // What the first stage tells the others of a micro-batch.
 struct MicroBatchContent {

@@ -311,9 +311,14 @@ void Scorer::compute(const Action& action, const IndexArrays& arrays) {
         const Tail tail{arrays.tail_rows, passage.cuts_tails ? buffer.tail.rows(0, arrays.tail.tokens) : Tensor(),
                         arrays.tail};
         const WantedRows wanted{arrays.last_rows, output};
-        piece.stage.forward(ops, residual, arrays.batch, scratch_, passage.cuts_tails ? &tail : nullptr,
-                            arrays.batch.states ? piece.caches.get() : nullptr, gives ? &wanted : nullptr,
-                            passage.layers);
+        piece.stage.forward({.ops = ops,
+                             .scratch = scratch_,
+                             .residual = residual,
+                             .batch = arrays.batch,
+                             .tail = passage.cuts_tails ? &tail : nullptr,
+                             .caches = arrays.batch.states ? piece.caches.get() : nullptr,
+                             .wanted = gives ? &wanted : nullptr,
+                             .span = passage.layers});
       },
       run_.tag(unit_of(action), false));
 }

@@ -140,4 +140,31 @@ class WordReader {
   std::span<const int32_t> words_;
 };
 
+// A value as a message, and back. Error(kSoftware) where `words` is no such message.
+template <class T>
+std::vector<int32_t> to_words(const T& value) {
+  std::vector<int32_t> words;
+  WordWriter(words).add(value);
+  return words;
+}
+template <class T>
+T from_words(std::span<const int32_t> words) {
+  WordReader reader(words);
+  T value = reader.take<T>();
+  expect(reader.at_end(), "from_words: a message that goes on behind its end");
+  return value;
+}
+// The same as bytes, which collectives move.
+template <class T>
+std::string to_bytes(const T& value) {
+  const std::vector<int32_t> words = to_words(value);
+  return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(int32_t)};
+}
+template <class T>
+T from_bytes(const std::string& bytes) {
+  std::vector<int32_t> words(bytes.size() / sizeof(int32_t));
+  std::memcpy(words.data(), bytes.data(), words.size() * sizeof(int32_t));
+  return from_words<T>(words);
+}
+
 }  // namespace lfm2

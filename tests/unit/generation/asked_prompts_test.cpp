@@ -191,14 +191,18 @@ TEST(AskedPromptsTest, InAnyCompany) {
 TEST(AskedPromptsTest, OnlyTheStepsOfThoseThatAsk) {
   SequenceTable table({.slots = 3, .pages = 8, .page = 8});
   StepArrays arrays;
-  const Admission plain{.slot = 0, .sample = 0, .prompt = 3, .known = 3, .max_new = 9, .pages = {0}};
-  Admission asks{.slot = 1, .sample = 1, .prompt = 5, .known = 5, .max_new = 9, .likeliest = 2};
-  asks.prompt_log_probs = true;
-  asks.prompt_ids = {10, 11, 12, 13, 14};
-  Admission mean{.slot = 2, .sample = 2, .prompt = 2, .known = 2, .max_new = 1};
-  mean.hidden = Hidden::kMean;
-  asks.pages = {1};
-  mean.pages = {2};
+  const Admission plain{.slot = 0, .prompt = 3, .known = 3, .request = {.max_new = 9}, .pages = {0}};
+  const Admission asks{
+      .slot = 1,
+      .prompt = 5,
+      .known = 5,
+      .request = {.sample = 1, .likeliest = 2, .prompt = {10, 11, 12, 13, 14}, .max_new = 9, .prompt_log_probs = true},
+      .pages = {1}};
+  const Admission mean{.slot = 2,
+                       .prompt = 2,
+                       .known = 2,
+                       .request = {.sample = 2, .max_new = 1, .hidden = Hidden::kMean},
+                       .pages = {2}};
   table.apply({.admitted = {plain, asks, mean}, .entries = {{0, 3}}}, 4, arrays);
   EXPECT_FALSE(arrays.top || arrays.adjusts);
   EXPECT_TRUE(arrays.scored_rows.empty() && arrays.hidden_rows.empty());
@@ -218,14 +222,30 @@ TEST(AskedPromptsTest, OnlyTheStepsOfThoseThatAsk) {
   EXPECT_FALSE(arrays.top);
 }
 
-TEST(AskedPromptsTest, MessagesThatAreNone) {
-  EXPECT_THROW(tokens_of_message({1, 0, 0}), Error);
-  EXPECT_THROW(tokens_of_message({1, 0, 0, 1, 0, 0}), Error);
-  EXPECT_THROW(tokens_of_message({1, 0, 0, 0, 1, 0}), Error);
-  EXPECT_THROW(tokens_of_message({1, 0, 0, 0, 0, 1}), Error);
-  EXPECT_THROW(tokens_of_message({1, 0, 0, -1, -1, -1}), Error);
-  EXPECT_THROW(tokens_of_message({1, 0, 0, 1, 1, 0, 5, 0, 0}), Error);
-  EXPECT_EQ(tokens_of_message({1, 0, 0, 0, 0, 1, 0}).front().hidden.size(), 1u);
+TEST(AskedPromptsTest, WhatIsToldGoesThroughAMessage) {
+  std::vector<DrawnToken> told(2);
+  told[1] = {.token = 4,
+             .log_prob = -2,
+             .ends = FinishReason::kLength,
+             .top_ids = {4, 5},
+             .top_log_probs = {-2, -3},
+             .prompt = {.log_probs = {-1}, .top_ids = {7, 8}, .top_log_probs = {-4, -5}},
+             .hidden = {0.5f}};
+  std::vector<int32_t> words = to_words(told);
+  const auto back = from_words<std::vector<DrawnToken>>(words);
+  ASSERT_EQ(back.size(), 2u);
+  EXPECT_FALSE(back[0].ends);
+  EXPECT_EQ(back[1].token, 4);
+  EXPECT_EQ(back[1].log_prob, -2);
+  EXPECT_EQ(back[1].ends, FinishReason::kLength);
+  EXPECT_EQ(back[1].top_ids, told[1].top_ids);
+  EXPECT_EQ(back[1].top_log_probs, told[1].top_log_probs);
+  EXPECT_EQ(back[1].prompt, told[1].prompt);
+  EXPECT_EQ(back[1].hidden, told[1].hidden);
+  while (!words.empty()) {
+    words.pop_back();
+    EXPECT_THROW(from_words<std::vector<DrawnToken>>(words), Error);
+  }
 }
 
 }  // namespace

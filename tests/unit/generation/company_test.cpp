@@ -50,11 +50,11 @@ TEST(CompanyTest, ASampleDependsOnItselfAlone) {
 TEST(CompanyTest, AdjustedDrawsHaveTheSameBitsInAnyCompany) {
   Samples prompts = ragged_prompts(ShardSet::open(golden_shards("tiny-moe", 4)).config().vocab);
   for (int64_t sample = 0; sample < prompts.count(); ++sample) {
-    SampleRules rules{.temperature = sample % 4 == 3 ? 0.0f : 1.5f, .top_p = 0.95f, .min_p = 0.02f};
-    if (sample % 3 != 0) rules.repetition_penalty = 1.3f;
-    if (sample % 3 == 2) rules.presence_penalty = rules.frequency_penalty = 0.5f;
+    SampleRules rules{.sampling = {.temperature = sample % 4 == 3 ? 0.0f : 1.5f, .top_p = 0.95f, .min_p = 0.02f}};
+    if (sample % 3 != 0) rules.sampling.repetition_penalty = 1.3f;
+    if (sample % 3 == 2) rules.sampling.presence_penalty = rules.sampling.frequency_penalty = 0.5f;
     if (sample % 2 == 0) rules.logit_bias = {{static_cast<int32_t>(sample), 4.0f}, {20, -100.0f}};
-    if (sample > 4) rules.min_tokens = 10;
+    if (sample > 4) rules.sampling.min_tokens = 10;
     prompts.rules.push_back(rules);
   }
   for (const DType compute : {DType::kF32, DType::kBf16}) {

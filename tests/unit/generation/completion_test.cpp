@@ -84,7 +84,7 @@ TEST(CompletionTest, ChoicesAreOneCompletion) {
   for (int32_t choice = 0; choice < 4; ++choice) {
     Samples single = ragged_prompts(vocab);
     for (int64_t sample = 0; sample < single.count(); ++sample)
-      single.rules.push_back({.form = LineForm::kPrompt, .seed = seed_of_choice(5, choice)});
+      single.rules.push_back({.form = LineForm::kPrompt, .sampling = {.seed = seed_of_choice(5, choice)}});
     alone.push_back(generate("tiny-moe", single, settings));
   }
   for (const int64_t stages : {1, 3})

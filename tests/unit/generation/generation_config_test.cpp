@@ -9,11 +9,11 @@
 namespace lfm2::test {
 namespace {
 
-GenerationConfig parse_generation_config(const std::string& json) { return GenerationConfig::parse(json, "g.json"); }
+SamplingOverrides parse(const std::string& json) { return parse_generation_config(json, "g.json"); }
 
 std::string refusal(const std::string& json) {
   try {
-    parse_generation_config(json);
+    parse(json);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kData);
     return error.what();
@@ -21,7 +21,7 @@ std::string refusal(const std::string& json) {
   return "accepted";
 }
 
-void expect_silent(const GenerationConfig& config) {
+void expect_silent(const SamplingOverrides& config) {
   EXPECT_FALSE(config.temperature);
   EXPECT_FALSE(config.top_p);
   EXPECT_FALSE(config.min_p);
@@ -34,19 +34,18 @@ void expect_silent(const GenerationConfig& config) {
 }
 
 TEST(GenerationConfigTest, WhatIsNotThereIsOpen) {
-  expect_silent(parse_generation_config("{}"));
-  expect_silent(parse_generation_config(R"({"temperature": null, "top_k": null, "top_p": null, "max_new_tokens": null,
+  expect_silent(parse("{}"));
+  expect_silent(parse(R"({"temperature": null, "top_k": null, "top_p": null, "max_new_tokens": null,
                           "eos_token_id": null, "do_sample": null, "min_p": null, "min_new_tokens": null,
                           "stop_strings": null})"));
   // transformers writes many keys.
-  expect_silent(
-      parse_generation_config(R"({"_from_model_config": true, "bos_token_id": 1, "pad_token_id": 0, "max_length": 20,
+  expect_silent(parse(R"({"_from_model_config": true, "bos_token_id": 1, "pad_token_id": 0, "max_length": 20,
                           "transformers_version": "5.0", "do_sample": true,
                           "typical_p": 1.0, "no_repeat_ngram_size": 0, "num_beams": 1})"));
 }
 
 TEST(GenerationConfigTest, Values) {
-  const GenerationConfig config = parse_generation_config(
+  const SamplingOverrides config = parse(
       R"({"temperature": 0.3, "top_p": 0.9, "top_k": 50, "max_new_tokens": 77, "eos_token_id": [7, 2], "do_sample": true,
           "min_p": 0.15, "repetition_penalty": 1.05})");
   EXPECT_EQ(config.temperature, 0.3f);
@@ -56,14 +55,14 @@ TEST(GenerationConfigTest, Values) {
   EXPECT_EQ(config.top_k, 50);
   EXPECT_EQ(config.max_new, 77);
   EXPECT_EQ(config.eos_tokens, (std::vector<int32_t>{7, 2}));
-  EXPECT_EQ(parse_generation_config(R"({"min_new_tokens": 3})").min_tokens, 3);
-  EXPECT_EQ(parse_generation_config(R"({"stop_strings": "a\nb"})").stop, (std::vector<std::string>{"a\nb"}));
-  EXPECT_EQ(parse_generation_config(R"({"stop_strings": ["é", "."]})").stop, (std::vector<std::string>{"é", "."}));
-  EXPECT_EQ(parse_generation_config(R"({"eos_token_id": 7})").eos_tokens, (std::vector<int32_t>{7}));
-  EXPECT_EQ(parse_generation_config(R"({"temperature": 0.7, "do_sample": false})").temperature, 0.0f);
-  EXPECT_EQ(parse_generation_config(R"({"temperature": 0.7})").temperature, 0.7f);
-  EXPECT_EQ(parse_generation_config(R"({"top_k": 0})").top_k, 0);
-  EXPECT_FALSE(parse_generation_config(R"({"max_new_tokens": 0})").max_new);
+  EXPECT_EQ(parse(R"({"min_new_tokens": 3})").min_tokens, 3);
+  EXPECT_EQ(parse(R"({"stop_strings": "a\nb"})").stop, (std::vector<std::string>{"a\nb"}));
+  EXPECT_EQ(parse(R"({"stop_strings": ["é", "."]})").stop, (std::vector<std::string>{"é", "."}));
+  EXPECT_EQ(parse(R"({"eos_token_id": 7})").eos_tokens, (std::vector<int32_t>{7}));
+  EXPECT_EQ(parse(R"({"temperature": 0.7, "do_sample": false})").temperature, 0.0f);
+  EXPECT_EQ(parse(R"({"temperature": 0.7})").temperature, 0.7f);
+  EXPECT_EQ(parse(R"({"top_k": 0})").top_k, 0);
+  EXPECT_FALSE(parse(R"({"max_new_tokens": 0})").max_new);
 }
 
 TEST(GenerationConfigTest, Refusals) {

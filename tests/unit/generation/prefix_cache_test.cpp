@@ -116,9 +116,9 @@ struct CacheSimulation {
     std::set<int32_t> ended;
     while (true) {
       while (auto scheduled = scheduler.next()) {
-        table.apply(step_from_words(to_words(scheduled->step)), 1 << 8, arrays);
+        table.apply(from_words<Step>(to_words(scheduled->step)), 1 << 8, arrays);
         for (const Admission& one : scheduled->step.admitted) {
-          const Tokens& text = texts[one.sample];
+          const Tokens& text = texts[one.request.sample];
           ASSERT_LT(one.cached, one.known);
           caches.admit(one.slot, {text.begin(), text.begin() + one.cached});
         }
@@ -138,7 +138,7 @@ struct CacheSimulation {
       const Flight flight = std::move(in_flight.front());
       in_flight.pop_front();
       for (size_t i = 0; i < flight.slots.size(); ++i) {
-        const int32_t sample = table.sequence(flight.slots[i]).sample;
+        const int32_t sample = table.sequence(flight.slots[i]).request.sample;
         DrawnToken& token = tokens.emplace_back(DrawnToken{.token = flight.drawn[i]});
         if (ended.contains(sample)) continue;  // it was fed once too often
         Tokens& text = texts[sample];
@@ -181,11 +181,11 @@ struct CacheSimulation {
     const auto& [ids, positions, offsets, keepers] = arrays.prefixes;
     size_t prefix = 0;
     for (const Admission& one : step.admitted) {
-      if (one.cached == 0 || !one.rule.counts()) continue;
+      if (one.cached == 0 || !one.request.rule.counts()) continue;
       ASSERT_EQ(keepers[2 * prefix], one.slot);
       ASSERT_EQ(keepers[2 * prefix + 1], one.prompt);
       const auto begin = ids.begin() + offsets[prefix], end = ids.begin() + offsets[prefix + 1];
-      const Tokens& text = texts[table.sequence(one.slot).sample];
+      const Tokens& text = texts[table.sequence(one.slot).request.sample];
       ASSERT_EQ(Tokens(begin, end), Tokens(text.begin(), text.begin() + one.cached));
       for (int32_t i = 0; i < one.cached; ++i) ASSERT_EQ(positions[static_cast<size_t>(offsets[prefix] + i)], i);
       ++prefix;

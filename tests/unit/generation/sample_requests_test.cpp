@@ -41,16 +41,16 @@ TEST(SampleRequestsTest, DefaultsByForm) {
 TEST(SampleRequestsTest, FieldsGoBeforeDefaults) {
   const Request request = request_by_rules(some_defaults(),
                                            {.form = LineForm::kChatCompletion,
-                                            .max_new = 1,
-                                            .temperature = 0.0f,
-                                            .top_p = 0.0f,
-                                            .min_p = 0.5f,
-                                            .repetition_penalty = 1.5f,
-                                            .presence_penalty = 0.25f,
-                                            .frequency_penalty = 0.75f,
-                                            .top_k = 0,
-                                            .min_tokens = 2,
-                                            .seed = 0,
+                                            .sampling = {.temperature = 0.0f,
+                                                         .top_p = 0.0f,
+                                                         .min_p = 0.5f,
+                                                         .repetition_penalty = 1.5f,
+                                                         .presence_penalty = 0.25f,
+                                                         .frequency_penalty = 0.75f,
+                                                         .top_k = 0,
+                                                         .min_tokens = 2,
+                                                         .seed = 0,
+                                                         .max_new = 1},
                                             .log_probs = 0,
                                             .stop_token_ids = {9, 8},
                                             .logit_bias = {{4, -1.0f}}},
@@ -76,7 +76,7 @@ TEST(SampleRequestsTest, FieldsGoBeforeDefaults) {
 TEST(SampleRequestsTest, OnlyIdsDrawByTheirNumber) {
   const RequestDefaults defaults = some_defaults();
   EXPECT_EQ(request_by_rules(defaults, {}, 6).draw, 6);
-  EXPECT_EQ(request_by_rules(defaults, {.seed = 9}, 6).draw, 0);
+  EXPECT_EQ(request_by_rules(defaults, {.sampling = {.seed = 9}}, 6).draw, 0);
   for (const LineForm form :
        {LineForm::kText, LineForm::kPrompt, LineForm::kMessages, LineForm::kCompletion, LineForm::kChatCompletion})
     EXPECT_EQ(request_by_rules(defaults, {.form = form}, 6).draw, 0);
@@ -85,7 +85,8 @@ TEST(SampleRequestsTest, OnlyIdsDrawByTheirNumber) {
 // Samples that were refused have no ids. They are left out, wherever they stand.
 TEST(SampleRequestsTest, LeavesOutWhatHasNoIds) {
   Samples samples{.ids = {1, 2, 3, 4}, .offsets = {0, 0, 2, 2, 2, 3, 4, 4}};
-  for (int64_t i = 0; i < samples.count(); ++i) samples.rules.push_back({.form = LineForm::kPrompt, .max_new = i + 1});
+  for (int64_t i = 0; i < samples.count(); ++i)
+    samples.rules.push_back({.form = LineForm::kPrompt, .sampling = {.max_new = i + 1}});
   SampleRequests requests(samples, {0, 7}, some_defaults(), 5);
   EXPECT_EQ(requests.waiting(), 3);
   for (const auto& [sample, prompt, max_new] :
@@ -110,7 +111,7 @@ TEST(SampleRequestsTest, LeavesOutWhatHasNoIds) {
 // A sample with several choices is given as often, each with a seed and a number of its own.
 TEST(SampleRequestsTest, Choices) {
   Samples samples{.ids = {1, 2, 3}, .offsets = {0, 1, 1, 2, 3}};
-  for (const int32_t choices : {1, 5, 3, 1}) samples.rules.push_back({.choices = choices, .seed = 8});
+  for (const int32_t choices : {1, 5, 3, 1}) samples.rules.push_back({.choices = choices, .sampling = {.seed = 8}});
   SampleRequests requests(samples, {0, 4}, some_defaults(), 100);
   EXPECT_EQ(requests.waiting(), 1 + 3 + 1);  // the second is empty
   std::vector<Request> given;

@@ -61,7 +61,7 @@ struct Simulation {
     std::deque<StepArrays> in_flight;
     while (true) {
       while (auto scheduled = scheduler.next()) {
-        ASSERT_EQ(step_from_words(to_words(scheduled->step)), scheduled->step);
+        ASSERT_EQ(from_words<Step>(to_words(scheduled->step)), scheduled->step);
         table.apply(scheduled->step, 1 << 12, arrays);
         if (scheduled->step.entries.empty()) continue;
         ASSERT_NO_FATAL_FAILURE(check(*scheduled, arrays, table, in_flight.empty() ? nullptr : &in_flight.back()));
@@ -105,9 +105,9 @@ struct Simulation {
     int64_t of_prompts = 0;
     std::set<int32_t> slots, pages;
     for (const Admission& one : scheduled.step.admitted) {  // for the first time, or from its start again
-      next_position[one.sample] = 0;
-      state_row.erase(one.sample);
-      ASSERT_EQ(one.known, one.prompt + static_cast<int64_t>(texts[one.sample].size()));
+      next_position[one.request.sample] = 0;
+      state_row.erase(one.request.sample);
+      ASSERT_EQ(one.known, one.prompt + static_cast<int64_t>(texts[one.request.sample].size()));
     }
     for (int64_t s = 0; s < step.sequences(); ++s) {
       const StepEntry& entry = scheduled.step.entries[static_cast<size_t>(s)];
@@ -120,30 +120,30 @@ struct Simulation {
       for (int64_t t = step.offsets[static_cast<size_t>(s)]; t < step.offsets[static_cast<size_t>(s) + 1]; ++t) {
         const int64_t position = step.positions[static_cast<size_t>(t)];
         const int32_t id = scheduled.ids[static_cast<size_t>(t)];
-        ASSERT_EQ(position, next_position[sequence.sample]++);
+        ASSERT_EQ(position, next_position[sequence.request.sample]++);
         ASSERT_EQ(step.sequence_of[static_cast<size_t>(t)], s);
         if (position < sequence.known) ++of_prompts;
         if (position < sequence.prompt) {
-          ASSERT_EQ(id, samples.offsets[sequence.sample] + position);
+          ASSERT_EQ(id, samples.offsets[sequence.request.sample] + position);
         } else if (id < 0) {
           ASSERT_TRUE(limits.runs_ahead() && before != nullptr);
           const size_t draw = 2 * static_cast<size_t>(-1 - id);
           ASSERT_LT(draw, before->draws.size());
-          ASSERT_EQ(before->draws[draw], sequence.sample);
+          ASSERT_EQ(before->draws[draw], sequence.request.sample);
           ASSERT_EQ(before->draws[draw + 1], position - sequence.prompt);
           ++ahead;
         } else {
-          ASSERT_EQ(id, next_token(sequence.sample, position - sequence.prompt));
+          ASSERT_EQ(id, next_token(sequence.request.sample, position - sequence.prompt));
         }
       }
       // What the step before wrote, this one reads.
       const int32_t reads = step.states[2 * static_cast<size_t>(s)],
                     writes = step.states[2 * static_cast<size_t>(s) + 1];
       ASSERT_NE(reads, writes);
-      if (state_row.contains(sequence.sample)) {
-        ASSERT_EQ(state_row[sequence.sample], reads);
+      if (state_row.contains(sequence.request.sample)) {
+        ASSERT_EQ(state_row[sequence.request.sample], reads);
       }
-      state_row[sequence.sample] = writes;
+      state_row[sequence.request.sample] = writes;
     }
     ASSERT_LE(of_prompts, limits.prompt_tokens);
     ASSERT_NO_FATAL_FAILURE(check_counted(scheduled, step, table));
@@ -156,9 +156,9 @@ struct Simulation {
     for (size_t s = 0; s < scheduled.step.entries.size(); ++s) {
       const int32_t slot = scheduled.step.entries[s].slot;
       const Sequence& sequence = table.sequence(slot);
-      ASSERT_EQ(step.keepers[2 * s], sequence.rule.counts() ? slot : -1);
+      ASSERT_EQ(step.keepers[2 * s], sequence.request.rule.counts() ? slot : -1);
       ASSERT_EQ(step.keepers[2 * s + 1], sequence.prompt);
-      if (!sequence.rule.counts()) continue;
+      if (!sequence.request.rule.counts()) continue;
       for (auto t = static_cast<size_t>(step.offsets[s]); t < static_cast<size_t>(step.offsets[s + 1]); ++t)
         ASSERT_EQ(step.counted[t], scheduled.ids[t]);
     }

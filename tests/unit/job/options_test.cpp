@@ -66,7 +66,7 @@ TEST(OptionsTest, ValuesThatAShellLeftOut) {
 TEST(OptionsTest, NumbersTooSmallForTheirTypeAreZero) {
   const ParsedCommandLine parsed = parse_words({"--weights", "s", "--generate", "2", "--temperature", "1e-300"});
   ASSERT_TRUE(parsed.run) << parsed.text;
-  EXPECT_EQ(parsed.options.generation.rule.temperature, 0);
+  EXPECT_EQ(parsed.options.generation.sampling.temperature, 0.0f);
   EXPECT_TRUE(parse_words({"--weights", "s", "--generate", "2", "--temperature", "1E-300"}).run);
   const std::string tiny = "0." + std::string(400, '0') + "1";
   EXPECT_TRUE(parse_words({"--weights", "s", "--generate", "2", "--temperature", tiny.c_str()}).run);
@@ -226,9 +226,9 @@ TEST(OptionsTest, NumbersAreDecimalAndInRange) {
 
 TEST(OptionsTest, StopTexts) {
   using Texts = std::vector<std::string>;
-  EXPECT_EQ(
-      parse_words({"--weights", "s", "--generate", "1", "--stop", "[a,b]", "--stop", "é"}).options.generation.stop,
-      (Texts{"[a,b]", "é"}));
+  EXPECT_EQ(parse_words({"--weights", "s", "--generate", "1", "--stop", "[a,b]", "--stop", "é"})
+                .options.generation.sampling.stop,
+            (Texts{"[a,b]", "é"}));
   for (const char* text : {"", "\xff", "a\xc3"})
     EXPECT_EQ(parse_words({"--weights", "s", "--generate", "1", "--stop", text}).text,
               "lfm2_stage: --stop: no text in UTF-8, expected one of at least a character\n");
@@ -295,10 +295,10 @@ TEST(OptionsTest, NumbersMeanWhatTheySay) {
   EXPECT_EQ(parsed.options.length, 32);
   EXPECT_EQ(parsed.options.seed, std::numeric_limits<uint64_t>::max());
   EXPECT_EQ(parsed.options.layer_counts, (std::vector<double>{10, 7, 8}));
-  EXPECT_EQ(parsed.options.generation.max_new, 100);
-  EXPECT_EQ(parsed.options.generation.eos_tokens, (std::vector<int32_t>{11, 12, 0}));
+  EXPECT_EQ(parsed.options.generation.sampling.max_new, 100);
+  EXPECT_EQ(parsed.options.generation.sampling.eos_tokens, (std::vector<int32_t>{11, 12, 0}));
   EXPECT_EQ(parsed.options.timeout_seconds, 0.01);
-  EXPECT_EQ(parsed.options.generation.rule.top_p, 0.5f);
+  EXPECT_EQ(parsed.options.generation.sampling.top_p, 0.5f);
   EXPECT_EQ(parse_words({"--weights", "s", "--seed", "-1"}).text,
             "lfm2_stage: --seed: \"-1\", expected an integer from 0 to 18446744073709551615 (see --help)\n");
   EXPECT_EQ(parse_words({"--weights", "s", "--tolerance", "nan"}).text,

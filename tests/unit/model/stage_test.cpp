@@ -71,7 +71,7 @@ TEST_P(StageTest, ReferenceInReferenceOut) {
     std::transform(in.values.begin(), in.values.end(), residual.begin(),
                    [](double x) { return static_cast<float>(x); });
   }
-  loaded.stage().forward(ops, hidden, batch, scratch);
+  loaded.stage().forward({.ops = ops, .scratch = scratch, .residual = hidden, .batch = batch});
   if (loaded.stage().last()) {
     const Array expected = read_array(golden(), "logits_f64"), reference = read_array(golden(), "logits");
     const double own_error = largest_difference(reference.values, expected.values);
@@ -123,7 +123,7 @@ TEST_P(StageTest, NormsInPassingGiveTheSameBits) {
     std::memset(scratch.take(DType::kBf16, {1}).data, 0xff, cost.scratch_bytes);
     scratch.reset();
     CountingNorms ops(pool, *available_simd().front(), rows_normed_in_passing);
-    loaded.stage().forward(ops, residual, batch, scratch);
+    loaded.stage().forward({.ops = ops, .scratch = scratch, .residual = residual, .batch = batch});
     return ops.norms;
   };
   EXPECT_EQ(forward(kTokens - 1, behind_blocks), 0);
@@ -154,12 +154,13 @@ TEST_P(StageTest, WantedRowsHaveTheBitsTheyHaveAmongAll) {
     Scratch scratch(loaded.backend.allocate(cost.scratch_bytes));
     Ops& ops = loaded.backend.ops();
     const WantedRows wanted{Tensor(rows, DType::kI32, {kWanted}), some};
+    const Pass some_rows{.ops = ops, .scratch = scratch, .residual = start, .batch = batch, .wanted = &wanted};
     if (!loaded.stage().last()) {
-      EXPECT_THROW(loaded.stage().forward(ops, start, batch, scratch, nullptr, nullptr, &wanted), Error);
+      EXPECT_THROW(loaded.stage().forward(some_rows), Error);
       continue;
     }
-    loaded.stage().forward(ops, all, batch, scratch);
-    loaded.stage().forward(ops, start, batch, scratch, nullptr, nullptr, &wanted);
+    loaded.stage().forward({.ops = ops, .scratch = scratch, .residual = all, .batch = batch});
+    loaded.stage().forward(some_rows);
     for (int64_t i = 0; i < kWanted; ++i)
       EXPECT_EQ(std::memcmp(some->rows(i, 1).data, all->rows(rows[i], 1).data, some->rows(i, 1).bytes()), 0)
           << "row " << rows[i];

@@ -14,7 +14,8 @@ TEST(SequenceTableTest, RefusesStepsThatDoNotFit) {
   SequenceTable table({.slots = 2, .pages = 2, .page = 4});
   StepArrays arrays;
   const auto admission = [](int32_t slot, int32_t sample, int32_t prompt, std::vector<int32_t> pages) {
-    return Admission{.slot = slot, .sample = sample, .prompt = prompt, .known = prompt, .max_new = 9, .pages = pages};
+    return Admission{
+        .slot = slot, .prompt = prompt, .known = prompt, .request = {.sample = sample, .max_new = 9}, .pages = pages};
   };
   EXPECT_THROW(table.apply({.released = {0}}, 8, arrays), Error);
   EXPECT_THROW(table.apply({.admitted = {admission(0, 0, 9, {0, 1, 2})}}, 8, arrays), Error);  // no such page
@@ -37,7 +38,8 @@ TEST(SequenceTableTest, TailsOfPrompts) {
   SequenceTable table({.slots = 4, .pages = 8, .page = 16}, 3);
   StepArrays arrays;
   const auto admission = [](int32_t slot, int32_t prompt, int32_t page) {
-    return Admission{.slot = slot, .sample = slot, .prompt = prompt, .known = prompt, .max_new = 9, .pages = {page}};
+    return Admission{
+        .slot = slot, .prompt = prompt, .known = prompt, .request = {.sample = slot, .max_new = 9}, .pages = {page}};
   };
   table.apply({.admitted = {admission(0, 1, 0), admission(1, 3, 1)}, .entries = {{0, 1}, {1, 3}}}, 1, arrays);
   EXPECT_FALSE(arrays.cut());
@@ -57,7 +59,7 @@ TEST(SequenceTableTest, TailsOfPrompts) {
   EXPECT_EQ(arrays.draw_rows, (Ints{0, 3, 6}));
   // Whoever asks about a prompt gets all of its rows.
   Admission asked = admission(1, 5, 4);
-  asked.hidden = Hidden::kMean;
+  asked.request.hidden = Hidden::kMean;
   table.apply({.released = {1}, .admitted = {asked}, .entries = {{0, 1}, {1, 5}}}, 1, arrays);
   EXPECT_FALSE(arrays.cut());
   EXPECT_EQ(arrays.draw_rows, (Ints{0, 5}));
@@ -69,15 +71,12 @@ TEST(SequenceTableTest, APrefixIsOfWholePages) {
   const CacheShape shape{.slots = 2, .pages = 6, .page = 4, .keeps_prefixes = true};
   SequenceTable table(shape);
   StepArrays arrays;
-  table.apply(
-      {.admitted = {{.slot = 0, .sample = 0, .prompt = 9, .known = 9, .pages = {5, 3, 1}}}, .entries = {{0, 9}}}, 4,
-      arrays);
+  table.apply({.admitted = {{.slot = 0, .prompt = 9, .known = 9, .pages = {5, 3, 1}}}, .entries = {{0, 9}}}, 4, arrays);
   const Admission second{.slot = 1,
-                         .sample = 1,
                          .prompt = 10,
                          .known = 10,
                          .cached = 8,
-                         .rule = {.presence_penalty = 1},
+                         .request = {.sample = 1, .rule = {.presence_penalty = 1}},
                          .pages = {5, 3, 0}};
   const Step step{.admitted = {second}, .entries = {{1, 2}}, .counted = {10, 11, 12, 13, 14, 15, 16, 17, 18, 19}};
   const auto refused = [&](const auto& change) {

@@ -11,59 +11,57 @@
 namespace lfm2::test {
 namespace {
 
+// released, dropped, admitted, added, entries and counted, each behind its length, and whether the run ends.
 TEST(StepTest, MessagesThatAreNone) {
-  EXPECT_THROW(step_from_words({}), Error);
-  EXPECT_THROW(step_from_words({0, 0, 0, 1, 0, 0, 0, 5}), Error);
-  EXPECT_THROW(step_from_words({0, 0, 1, 0, 0, 0, 0, 5}), Error);
-  EXPECT_THROW(step_from_words({0, 0, 0, 0, 0, 0, 0, 5}), Error);
-  EXPECT_THROW(step_from_words({0, 0, 0, 0, 3, 0}), Error);
-  EXPECT_THROW(step_from_words({0, 0, 0, 0, -1, 0}), Error);
-  const Step nothing = step_from_words({0, 0, 0, 0, 0, 0, 0});
-  EXPECT_FALSE(nothing.end);
-  EXPECT_TRUE(nothing.entries.empty());
-  EXPECT_TRUE(step_from_words(to_words({.end = true})).end);
+  const auto read = [](const std::vector<int32_t>& words) { return from_words<Step>(words); };
+  EXPECT_THROW(read({}), Error);
+  EXPECT_THROW(read({0, 0, 0, 0, 0, 1, 0}), Error);
+  EXPECT_THROW(read({0, 0, 0, 0, 0, 0, 0, 5}), Error);
+  EXPECT_THROW(read({0, 0, 1, 0, 0, 0, 0}), Error);
+  EXPECT_THROW(read({3, 0, 0, 0}), Error);
+  EXPECT_THROW(read({-1, 0, 0, 0, 0, 0, 0}), Error);
+  EXPECT_EQ(read({0, 0, 0, 0, 0, 0, 0}), Step());
+  EXPECT_TRUE(read(to_words(Step{.end = true})).end);
 }
 
-TEST(StepTest, AnAdmissionCarriesItsRule) {
+TEST(StepTest, AnAdmissionCarriesItsRequest) {
+  const Request all{.sample = 70,
+                    .choices = 3,
+                    .choice = 2,
+                    .first = 69,
+                    .draw = 4,
+                    .tag = 5,
+                    .likeliest = 6,
+                    .prompt = {1, 2, 3, 4, 5},
+                    .max_new = 30,
+                    .rule = {.temperature = 0.7f,
+                             .top_k = 40,
+                             .top_p = 0.9f,
+                             .seed = 0x123456789abcdef0u,
+                             .min_p = 0.1f,
+                             .repetition_penalty = 1.5f,
+                             .presence_penalty = -1,
+                             .frequency_penalty = 2,
+                             .min_tokens = 4},
+                    .eos_tokens = {2, 7},
+                    .stop = {"a", "four", std::string("\0\xff\n12", 5)},
+                    .logit_bias = {{9, -1.5f}},
+                    .prompt_log_probs = true,
+                    .hidden = Hidden::kMean,
+                    .echo = true,
+                    .prompt_alone = true};
   const Step step{.released = {3},
                   .dropped = {8, 9},
-                  .admitted = {{.slot = 1,
-                                .sample = 70,
-                                .prompt = 5,
-                                .known = 7,
-                                .cached = 4,
-                                .max_new = 30,
-                                .choices = 3,
-                                .choice = 2,
-                                .first = 69,
-                                .rule = {.temperature = 0.7f,
-                                         .top_k = 40,
-                                         .top_p = 0.9f,
-                                         .seed = 0x123456789abcdef0u,
-                                         .min_p = 0.1f,
-                                         .repetition_penalty = 1.5f,
-                                         .presence_penalty = -1,
-                                         .frequency_penalty = 2,
-                                         .biases = 1,
-                                         .banned = 2,
-                                         .min_tokens = 4},
-                                .eos_tokens = {2, 7},
-                                .stop = {"a", "four", std::string("\0\xff\n12", 5)},
-                                .edits = {{9, -1.5f}, {2, 0}, {7, 0}},
-                                .prompt_log_probs = true,
-                                .prompt_alone = true,
-                                .hidden = Hidden::kMean,
-                                .prompt_ids = {1, 2, 3, 4, 5},
-                                .pages = {8, 0, 3}},
-                               {.slot = 2, .sample = 71, .prompt = 1, .known = 1, .max_new = 1, .pages = {5}}},
+                  .admitted = {{.slot = 1, .prompt = 5, .known = 7, .cached = 4, .request = all, .pages = {8, 0, 3}},
+                               {.slot = 2, .prompt = 1, .known = 1, .request = {.sample = 71}, .pages = {5}}},
                   .added = {{4, 6}, {0, 7}},
                   .entries = {{1, 7}, {2, 1}},
                   .counted = {1, 2, 3, 4, 5, 6, 7}};
-  EXPECT_EQ(step_from_words(to_words(step)), step);
+  EXPECT_EQ(from_words<Step>(to_words(step)), step);
   std::vector<int32_t> words = to_words(step);
   while (!words.empty()) {
     words.pop_back();
-    EXPECT_THROW(step_from_words(words), Error);
+    EXPECT_THROW(from_words<Step>(words), Error);
   }
 }
 

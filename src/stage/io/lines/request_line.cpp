@@ -73,22 +73,23 @@ std::vector<int32_t> stop_token_ids_of(FieldReader& fields) {
 // How a request is to be continued; the names of OpenAI's interface and those that transformers and vLLM add.
 void read_rules(FieldReader& fields, SampleRules& rules) {
   constexpr int64_t kMaxTokens = int64_t{1} << 31;
-  rules.max_new = fields.integer("max_tokens", rules.echo ? 0 : 1, kMaxTokens);
-  if (const auto newer = fields.integer("max_completion_tokens", 1, kMaxTokens)) rules.max_new = newer;
-  rules.temperature = fields.number("temperature", 0, 1e6f);
-  rules.top_p = fields.number("top_p", 0, 1);
-  rules.min_p = fields.number("min_p", 0, 1);
-  rules.top_k = fields.integer("top_k", -1, kMaxTokens);
-  if (rules.top_k == -1) rules.top_k = 0;  // as vLLM says "all"
+  SamplingOverrides& sampling = rules.sampling;
+  sampling.max_new = fields.integer("max_tokens", rules.echo ? 0 : 1, kMaxTokens);
+  if (const auto newer = fields.integer("max_completion_tokens", 1, kMaxTokens)) sampling.max_new = newer;
+  sampling.temperature = fields.number("temperature", 0, 1e6f);
+  sampling.top_p = fields.number("top_p", 0, 1);
+  sampling.min_p = fields.number("min_p", 0, 1);
+  sampling.top_k = fields.integer("top_k", -1, kMaxTokens);
+  if (sampling.top_k == -1) sampling.top_k = 0;  // as vLLM says "all"
   if (const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), INT64_MAX))
-    rules.seed = static_cast<uint64_t>(*seed);
-  rules.repetition_penalty = fields.number("repetition_penalty", 0.01f, 100);
-  rules.presence_penalty = fields.number("presence_penalty", -2, 2);
-  rules.frequency_penalty = fields.number("frequency_penalty", -2, 2);
-  if (const auto count = fields.integer("min_tokens", 0, INT32_MAX)) rules.min_tokens = static_cast<int32_t>(*count);
+    sampling.seed = static_cast<uint64_t>(*seed);
+  sampling.repetition_penalty = fields.number("repetition_penalty", 0.01f, 100);
+  sampling.presence_penalty = fields.number("presence_penalty", -2, 2);
+  sampling.frequency_penalty = fields.number("frequency_penalty", -2, 2);
+  if (const auto count = fields.integer("min_tokens", 0, INT32_MAX)) sampling.min_tokens = static_cast<int32_t>(*count);
   rules.logit_bias = fields.biases("logit_bias");
   rules.choices = static_cast<int32_t>(fields.integer("n", 1, kMaxChoices).value_or(1));
-  rules.stop = fields.stops("stop");
+  sampling.stop = fields.stops("stop");
   rules.stop_token_ids = stop_token_ids_of(fields);
   rules.ignore_eos = fields.flag("ignore_eos");
 }

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "stage/support/words.h"
+#include "stage/io/lines/sampling_overrides.h"
 
 namespace lfm2 {
 
@@ -27,15 +27,9 @@ struct SampleRules {
   bool ignore_eos = false;
   bool echo = false;    // the answer begins with the prompt; max_new may be 0 then
   int32_t choices = 1;  // draws from the same prompt: "n"
-  std::optional<int64_t> max_new = {};
-  std::optional<float> temperature = {}, top_p = {}, min_p = {};
-  std::optional<float> repetition_penalty = {}, presence_penalty = {}, frequency_penalty = {};
-  std::optional<int64_t> top_k = {};
-  std::optional<int32_t> min_tokens = {};
-  std::optional<uint64_t> seed = {};
+  SamplingOverrides sampling = {};
   std::optional<int32_t> log_probs = {};  // the likeliest tokens to name beside each; 0: only its own log-probability
-  std::vector<int32_t> stop_token_ids = {};
-  std::vector<std::string> stop = {};                      // texts
+  std::vector<int32_t> stop_token_ids = {};                // beside those that end a text anyway
   std::vector<std::pair<int32_t, float>> logit_bias = {};  // by token
   bool operator==(const SampleRules&) const = default;
   auto operator<=>(const SampleRules&) const = default;
@@ -47,19 +41,9 @@ void for_each_field(MaybeConst<SampleRules> auto& rules, const auto& each) {
   each(rules.ignore_eos);
   each(rules.echo);
   each(rules.choices);
-  each(rules.max_new);
-  each(rules.temperature);
-  each(rules.top_p);
-  each(rules.min_p);
-  each(rules.repetition_penalty);
-  each(rules.presence_penalty);
-  each(rules.frequency_penalty);
-  each(rules.top_k);
-  each(rules.min_tokens);
-  each(rules.seed);
+  each(rules.sampling);
   each(rules.log_probs);
   each(rules.stop_token_ids);
-  each(rules.stop);
   each(rules.logit_bias);
 }
 
@@ -68,8 +52,8 @@ void for_each_field(MaybeConst<SampleRules> auto& rules, const auto& each) {
 class RuleTable {
  public:
   void push_back(SampleRules rules) {
-    const std::optional<uint64_t> seed = rules.seed;
-    rules.seed.reset();
+    const std::optional<uint64_t> seed = rules.sampling.seed;
+    rules.sampling.seed.reset();
     const auto [found, is_new] = index_.try_emplace(rules, static_cast<uint32_t>(distinct_.size()));
     if (is_new) distinct_.push_back(std::move(rules));
     if (found->second != 0 && of_sample_.empty()) of_sample_.resize(samples_);
@@ -83,7 +67,7 @@ class RuleTable {
     if (empty()) return {};
     const auto at = static_cast<size_t>(sample - first_);
     SampleRules rules = distinct_[of_sample_.empty() ? 0 : of_sample_[at]];
-    if (!seeds_.empty()) rules.seed = seeds_[at];
+    if (!seeds_.empty()) rules.sampling.seed = seeds_[at];
     return rules;
   }
   // Of the rules of a sample the number of choices alone.

@@ -71,37 +71,37 @@ TEST_F(RequestLineTest, Fields) {
     SampleRules expected{.form = batch ? LineForm::kCompletion : LineForm::kPrompt,
                          .ignore_eos = true,
                          .choices = 3,
-                         .max_new = 3,
-                         .temperature = 0.5f,
-                         .top_p = 0.25f,
-                         .min_p = 0.125f,
-                         .repetition_penalty = 1.25f,
-                         .presence_penalty = -0.5f,
-                         .frequency_penalty = 1.5f,
-                         .top_k = 9,
-                         .min_tokens = 6,
-                         .seed = 12,
+                         .sampling = {.temperature = 0.5f,
+                                      .top_p = 0.25f,
+                                      .min_p = 0.125f,
+                                      .repetition_penalty = 1.25f,
+                                      .presence_penalty = -0.5f,
+                                      .frequency_penalty = 1.5f,
+                                      .top_k = 9,
+                                      .min_tokens = 6,
+                                      .seed = 12,
+                                      .max_new = 3,
+                                      .stop = {"é", "##"}},
                          .log_probs = 4,
                          .stop_token_ids = {7, 8},
-                         .stop = {"é", "##"},
                          .logit_bias = {{3, 0.5f}, {12, -100.0f}}};
     const RequestLine line = batch ? of_body(fields) : parse(fields);
     EXPECT_EQ(line.error, "");
     EXPECT_EQ(line.rules, expected);
   }
   const auto rules = [&](const std::string& field) { return parse(R"({"prompt": "a", )" + field + "}").rules; };
-  EXPECT_EQ(rules(R"("max_tokens": 3, "max_completion_tokens": 5)").max_new, 5);
-  EXPECT_EQ(rules(R"("max_tokens": 2147483648)").max_new, int64_t{1} << 31);
-  EXPECT_EQ(rules(R"("top_k": -1)").top_k, 0);
-  EXPECT_EQ(rules(R"("stop": "x")").stop, (std::vector<std::string>{"x"}));
-  EXPECT_EQ(rules(R"("stop": [])").stop, std::vector<std::string>());
-  EXPECT_EQ(rules(R"("temperature": 1)").temperature, 1.0f);
-  EXPECT_EQ(rules(R"("seed": -1)").seed, UINT64_MAX);
+  EXPECT_EQ(rules(R"("max_tokens": 3, "max_completion_tokens": 5)").sampling.max_new, 5);
+  EXPECT_EQ(rules(R"("max_tokens": 2147483648)").sampling.max_new, int64_t{1} << 31);
+  EXPECT_EQ(rules(R"("top_k": -1)").sampling.top_k, 0);
+  EXPECT_EQ(rules(R"("stop": "x")").sampling.stop, (std::vector<std::string>{"x"}));
+  EXPECT_EQ(rules(R"("stop": [])").sampling.stop, std::vector<std::string>());
+  EXPECT_EQ(rules(R"("temperature": 1)").sampling.temperature, 1.0f);
+  EXPECT_EQ(rules(R"("seed": -1)").sampling.seed, UINT64_MAX);
   EXPECT_EQ(rules(R"("logprobs": 0)").log_probs, 0);
   EXPECT_EQ(rules(R"("temperature": null, "max_tokens": null, "seed": null, "logprobs": null, "stop_token_ids": null)"),
             SampleRules{.form = LineForm::kPrompt});
   // Of ids, too.
-  EXPECT_EQ(parse(R"({"input_ids": [1], "max_tokens": 2})").rules.max_new, 2);
+  EXPECT_EQ(parse(R"({"input_ids": [1], "max_tokens": 2})").rules.sampling.max_new, 2);
 }
 
 TEST_F(RequestLineTest, RefusedFields) {
@@ -210,7 +210,7 @@ TEST_F(RequestLineTest, Echo) {
   const RequestLine line = of_body(R"({"prompt": "a", "echo": true, "max_tokens": 0, "logprobs": 2})");
   EXPECT_EQ(line.error, "");
   EXPECT_TRUE(line.rules.echo);
-  EXPECT_EQ(line.rules.max_new, 0);
+  EXPECT_EQ(line.rules.sampling.max_new, 0);
   EXPECT_NE(of_body(R"({"prompt": "a", "max_tokens": 0})").error.find("\"max_tokens\" is 0"), std::string::npos);
   EXPECT_NE(refusal(R"({"prompt": "a", "echo": true})").find("which is not supported"), std::string::npos);
 }
@@ -259,7 +259,7 @@ TEST_F(RequestLineTest, BatchLines) {
   line = of_body(hi + R"(, "logprobs": true, "top_logprobs": 3, "max_completion_tokens": 4})", "/v1/chat/completions");
   EXPECT_EQ(line.error, "");
   EXPECT_EQ(line.ids, encode("<|startoftext|>1970-01-02<|im_start|>user hi<|im_end|>", false));
-  EXPECT_EQ(line.rules, (SampleRules{.form = LineForm::kChatCompletion, .max_new = 4, .log_probs = 3}));
+  EXPECT_EQ(line.rules, (SampleRules{.form = LineForm::kChatCompletion, .sampling = {.max_new = 4}, .log_probs = 3}));
   EXPECT_EQ(of_body(hi + R"(, "logprobs": true})", "/v1/chat/completions").rules.log_probs, 0);
   EXPECT_EQ(of_body(hi + R"(, "logprobs": false, "top_logprobs": 0})", "/v1/chat/completions").rules.log_probs,
             std::nullopt);

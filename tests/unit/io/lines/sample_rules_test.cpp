@@ -31,8 +31,10 @@ void expect_kept(const std::vector<SampleRules>& all, size_t distinct) {
 }
 
 TEST(RuleTableTest, GivesEachItsOwn) {
-  const SampleRules plain, text{.form = LineForm::kText}, hot{.form = LineForm::kText, .temperature = 2.0f},
-      seeded{.form = LineForm::kText, .seed = 5}, other{.form = LineForm::kText, .seed = 6}, zero{.seed = 0};
+  const SampleRules plain, text{.form = LineForm::kText},
+      hot{.form = LineForm::kText, .sampling = {.temperature = 2.0f}},
+      seeded{.form = LineForm::kText, .sampling = {.seed = 5}}, other{.form = LineForm::kText, .sampling = {.seed = 6}},
+      zero{.sampling = {.seed = 0}};
   expect_kept({plain, plain, plain}, 1);
   expect_kept({text, text, hot, text, plain}, 3);
   expect_kept({seeded, other, seeded}, 1);
@@ -46,21 +48,22 @@ TEST(RuleTableTest, EveryFieldCounts) {
                                      {.ignore_eos = true},
                                      {.echo = true},
                                      {.choices = 2},
-                                     {.max_new = 1},
-                                     {.temperature = 0.0f},
-                                     {.top_p = 0.0f},
-                                     {.min_p = 0.0f},
-                                     {.repetition_penalty = 1.0f},
-                                     {.presence_penalty = 0.0f},
-                                     {.frequency_penalty = 0.0f},
-                                     {.top_k = 0},
-                                     {.min_tokens = 0},
+                                     {.sampling = {.max_new = 1}},
+                                     {.sampling = {.temperature = 0.0f}},
+                                     {.sampling = {.top_p = 0.0f}},
+                                     {.sampling = {.min_p = 0.0f}},
+                                     {.sampling = {.repetition_penalty = 1.0f}},
+                                     {.sampling = {.presence_penalty = 0.0f}},
+                                     {.sampling = {.frequency_penalty = 0.0f}},
+                                     {.sampling = {.top_k = 0}},
+                                     {.sampling = {.min_tokens = 0}},
+                                     {.sampling = {.eos_tokens = {7}}},
                                      {.log_probs = 0},
                                      {.stop_token_ids = {0}},
                                      {.stop_token_ids = {1}},
                                      {.stop_token_ids = {0, 1}},
-                                     {.stop = {""}},
-                                     {.stop = {"a", "b"}},
+                                     {.sampling = {.stop = {""}}},
+                                     {.sampling = {.stop = {"a", "b"}}},
                                      {.logit_bias = {{1, -0.5f}}},
                                      {.logit_bias = {{1, -0.5f}, {2, 3.0f}}}};
   expect_kept(all, all.size());

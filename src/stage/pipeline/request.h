@@ -1,16 +1,15 @@
-// What a generation continues: requests, and the sources they come from. A source is a list that is known in advance,
-// or clients that come and go.
+// What a generation continues. One type from the reader of a line or body to the last stage: nothing copies its fields
+// one by one.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/sampling.h"
-#include "stage/io/completion.h"
 #include "stage/model/hidden.h"
+#include "stage/support/words.h"
 
 namespace lfm2 {
 
@@ -29,7 +28,7 @@ struct Request {
   int32_t likeliest = 0;                   // how many of the likeliest tokens come back with each drawn one
   std::vector<int32_t> prompt = {};        // at least one token
   int64_t max_new = 0;                     // how many tokens may follow the prompt: at least 1; see max_new_tokens()
-  SamplingRule rule = {};                  // its numbers of edits follow from the lists below: see edits_of()
+  SamplingRule rule = {};                  // without its numbers of edits: see rule_of()
   std::vector<int32_t> eos_tokens = {};    // each of these tokens ends the completion; empty: no token does
   std::vector<std::string> stop = {};      // the text of the completion ends before each of these; none is empty
   std::vector<LogitEdit> logit_bias = {};  // at most one for each token
@@ -42,7 +41,46 @@ struct Request {
   // Whether the prompt may begin with pages of the prefix cache: not where something is asked about all of its
   // positions.
   bool takes_prefix() const { return !prompt_log_probs && hidden != Hidden::kMean; }
+  bool operator==(const Request&) const = default;
 };
+
+// See stage/support/words.h.
+void for_each_field(MaybeConst<SamplingRule> auto& rule, const auto& each) {
+  each(rule.temperature);
+  each(rule.top_k);
+  each(rule.top_p);
+  each(rule.seed);
+  each(rule.min_p);
+  each(rule.repetition_penalty);
+  each(rule.presence_penalty);
+  each(rule.frequency_penalty);
+  each(rule.min_tokens);
+}
+
+void for_each_field(MaybeConst<LogitEdit> auto& edit, const auto& each) {
+  each(edit.token);
+  each(edit.bias);
+}
+
+void for_each_field(MaybeConst<Request> auto& request, const auto& each) {
+  each(request.sample);
+  each(request.choices);
+  each(request.choice);
+  each(request.first);
+  each(request.draw);
+  each(request.tag);
+  each(request.likeliest);
+  each(request.prompt);
+  each(request.max_new);
+  each(request.rule);
+  each(request.eos_tokens);
+  each(request.stop);
+  each(request.logit_bias);
+  each(request.prompt_log_probs);
+  each(request.hidden);
+  each(request.echo);
+  each(request.prompt_alone);
+}
 
 // What the rule of a request does to the logits of single tokens: its biases, then the ends that are banned at first.
 inline std::vector<LogitEdit> edits_of(const Request& request) {
@@ -50,6 +88,14 @@ inline std::vector<LogitEdit> edits_of(const Request& request) {
   if (request.rule.min_tokens > 0)
     for (const int32_t token : request.eos_tokens) edits.push_back({token, 0});
   return edits;
+}
+
+// The rule of a request with the numbers of its edits.
+inline SamplingRule rule_of(const Request& request) {
+  SamplingRule rule = request.rule;
+  rule.biases = static_cast<int32_t>(request.logit_bias.size());
+  rule.banned = rule.min_tokens > 0 ? static_cast<int32_t>(request.eos_tokens.size()) : 0;
+  return rule;
 }
 
 // Makes it a request whose prompt is not continued.
@@ -61,44 +107,5 @@ inline void ask_of_prompt_alone(Request& request) {
   request.stop = {};
   request.logit_bias = {};
 }
-
-// A token that came back from the last stage.
-struct DrawnToken {
-  int32_t token = 0;
-  float log_prob = 0;
-  // Why the sequence ends with this token; empty: it goes on. With kError the token is none of the text.
-  std::optional<FinishReason> ends = {};
-  std::vector<int32_t> top_ids = {};  // as many as Request::likeliest asks for
-  std::vector<float> top_log_probs = {};
-  // Of a first token, where the request asks for it: see Request::prompt_log_probs and Request::hidden.
-  TokenLogProbs prompt = {};
-  std::vector<float> hidden = {};  // [hidden]
-};
-
-struct SampleToken {
-  int32_t sample = 0;
-  DrawnToken token;
-};
-
-// Used by the first stage alone, between steps, on one thread. No function blocks.
-class RequestSource {
- public:
-  virtual ~RequestSource() = default;
-
-  virtual int64_t waiting() const = 0;        // requests that next() would give now
-  virtual std::optional<Request> next() = 0;  // empty where no request waits
-  virtual bool ended() const = 0;             // whether no request waits and none will come
-  // The samples that were taken back since the last call, because nobody wants their completions any more. They may be
-  // waiting, running, or finished already.
-  virtual std::vector<int32_t> taken_back() { return {}; }
-  // Called once for each sample that is begun, with the number of tokens of its prompt that the prefix cache had.
-  virtual void begun(int32_t, int64_t) {}
-  // Called with the tokens that a step has drawn, but for those of samples that were taken back.
-  virtual void drawn(std::vector<SampleToken>) {}
-  // Called now and then, as GenerationPlan says: the seconds that a stage was busy since the run began, of how many;
-  // and how many sequence slots and pages of the caches are taken.
-  virtual void stage_seconds(int64_t /*stage*/, double /*busy*/, double /*total*/) {}
-  virtual void caches(int64_t /*used_slots*/, int64_t /*used_pages*/) {}
-};
 
 }  // namespace lfm2

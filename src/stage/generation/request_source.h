@@ -1,0 +1,64 @@
+// Where the requests of a generation come from, a list that is known in advance or clients that come and go, and what
+// comes back.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "stage/io/completion.h"
+#include "stage/pipeline/request.h"
+
+namespace lfm2 {
+
+// A token that came back from the last stage.
+struct DrawnToken {
+  int32_t token = 0;
+  float log_prob = 0;
+  // Why the sequence ends with this token; empty: it goes on. With kError the token is none of the text.
+  std::optional<FinishReason> ends = {};
+  std::vector<int32_t> top_ids = {};  // as many as Request::likeliest asks for
+  std::vector<float> top_log_probs = {};
+  // Of a first token, where the request asks for it: see Request::prompt_log_probs and Request::hidden.
+  TokenLogProbs prompt = {};
+  std::vector<float> hidden = {};  // [hidden]
+};
+
+// See stage/support/words.h.
+void for_each_field(MaybeConst<DrawnToken> auto& one, const auto& each) {
+  each(one.token);
+  each(one.log_prob);
+  each(one.ends);
+  each(one.top_ids);
+  each(one.top_log_probs);
+  each(one.prompt);
+  each(one.hidden);
+}
+
+struct SampleToken {
+  int32_t sample = 0;
+  DrawnToken token;
+};
+
+// Used by the first stage alone, between steps, on one thread. No function blocks.
+class RequestSource {
+ public:
+  virtual ~RequestSource() = default;
+
+  virtual int64_t waiting() const = 0;        // requests that next() would give now
+  virtual std::optional<Request> next() = 0;  // empty where no request waits
+  virtual bool ended() const = 0;             // whether no request waits and none will come
+  // The samples that were taken back since the last call, because nobody wants their completions any more. They may be
+  // waiting, running, or finished already.
+  virtual std::vector<int32_t> taken_back() { return {}; }
+  // Called once for each sample that is begun, with the number of tokens of its prompt that the prefix cache had.
+  virtual void begun(int32_t, int64_t) {}
+  // Called with the tokens that a step has drawn, but for those of samples that were taken back.
+  virtual void drawn(std::vector<SampleToken>) {}
+  // Called now and then, as GenerationPlan says: the seconds that a stage was busy since the run began, of how many;
+  // and how many sequence slots and pages of the caches are taken.
+  virtual void stage_seconds(int64_t /*stage*/, double /*busy*/, double /*total*/) {}
+  virtual void caches(int64_t /*used_slots*/, int64_t /*used_pages*/) {}
+};
+
+}  // namespace lfm2

@@ -1,0 +1,56 @@
+// One pass of tokens through the layers of a stage: the residual stream, and what the layers need beside it.
+#pragma once
+
+#include "stage/model/caches.h"
+#include "stage/model/scratch.h"
+#include "stage/model/tail.h"
+#include "stage/model/weight_source.h"
+
+namespace lfm2 {
+
+struct Pass {
+  Ops& ops;
+  Scratch& scratch;
+  Tensor residual;  // [tokens, hidden] act: each block is added to it in place
+  Batch batch;
+  // The attention that cuts the tails goes on with tail->residual and tail->batch.
+  const Tail* tail = nullptr;
+  // The tokens continue the cached sequences. Behind the cut the tails do so, too, where their batch has states.
+  const Caches* caches = nullptr;
+  // The feed-forward of the model's last layer goes on with wanted->residual.
+  const WantedRows* wanted = nullptr;
+  LayerSpan span = {};  // some of the stage's layers alone
+
+  // Set on the way, by Stage and the layers.
+  const LayerCache* cache = nullptr;  // of this layer, where there are caches
+  Tensor normed = {};                 // [tokens, hidden] act: where the norm in front of a token mixer goes
+  bool is_normed = false;             // whether it is there
+
+  // Goes on with these rows of the residual stream, in `into`.  rows [count] int32, into [count, hidden] act
+  void keep(const Tensor& rows, const Tensor& into) {
+    ops.gather_rows(residual, rows, into);
+    residual = into;
+    normed = normed.rows(0, into.dim(0));
+  }
+  // Goes on with the tails.
+  void cut_tails() {
+    keep(tail->rows, tail->residual);
+    batch = tail->batch;
+    if (!batch.states) caches = nullptr;
+  }
+  // Computes the norm in front of a token mixer, unless it is there or best left to the product behind it.
+  void norm_in_front(const Norm& norm) {
+    if (is_normed || ops.norms_in_passing(residual)) return;
+    ops.rms_norm(residual, norm.weight, norm.eps, normed);
+    is_normed = true;
+  }
+  // out = norm(residual) wᵀ + bias
+  void project(const Norm& norm, const Tensor& w, const Tensor& bias, const Tensor& out) const {
+    if (is_normed)
+      ops.matmul(normed, w, bias, out, Write::kStore);
+    else
+      ops.norm_matmul(residual, norm.weight, norm.eps, w, bias, normed, out);
+  }
+};
+
+}  // namespace lfm2
