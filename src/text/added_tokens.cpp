@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "text/unicode_categories.h"
+#include "text/unicode/unicode_categories.h"
 #include "text/utf8.h"
 
 namespace lfm2 {

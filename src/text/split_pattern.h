@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/unicode_categories.h"
+#include "text/unicode/unicode_categories.h"
 
 namespace lfm2 {
 

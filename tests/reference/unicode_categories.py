@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""unicode_categories.py [--check]: writes src/text/unicode_categories.cpp, the general category of every code point as the regular expressions of
+"""unicode_categories.py [--check]: writes src/text/unicode/unicode_categories.cpp, the general category of every code point as the regular expressions of
 `tokenizers` see it; with --check says only whether the file is the one that it would write.
 
 The categories are measured, one \\p{…} after the other over every code point, because the Unicode version that `tokenizers` was built with decides
@@ -10,14 +10,14 @@ import pathlib, string, subprocess, sys
 import tokenizers
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
-FILE = pathlib.Path(__file__).resolve().parents[2] / "src/text/unicode_categories.cpp"
+FILE = pathlib.Path(__file__).resolve().parents[2] / "src/text/unicode/unicode_categories.cpp"
 CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Cs Co Cn".split()
 SURROGATES = range(0xD800, 0xE000)
 POINTS = [point for point in range(0x110000) if point not in SURROGATES]
 
 HEAD = """\
 // Written by tests/reference/unicode_categories.py, which measures the tables of tokenizers {version}. Not to be edited.
-#include "text/unicode_categories.h"
+#include "text/unicode/unicode_categories.h"
 
 namespace lfm2 {{
 

@@ -32,7 +32,7 @@ ALLOWED = {
     "stage/hdf5": KERNELS + ["stage/support"],
     "stage/model": KERNELS + ["stage/support"],
     "stage/shards": KERNELS + ["stage/support", "stage/hdf5", "stage/model"],
-    "stage/io/lines": KERNELS + ["stage/support", "text"],
+    "stage/io/lines": KERNELS + ["stage/support", "text", "text/unicode"],
     "stage/io/samples": KERNELS + ["stage/support"],
     "stage/io": KERNELS + ["stage/support", "stage/hdf5", "stage/model", "stage/io/lines", "stage/io/samples", "text"],  # results need no shards
     "stage/pipeline": KERNELS + ["comm", "stage/support", "stage/model"],
@@ -41,10 +41,11 @@ ALLOWED = {
     "stage/generation": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "text"],
 }
 JINJA = ["kernels", "text/jinja/values"]
+ALLOWED["text/unicode"] = KERNELS
 ALLOWED |= {
-    "text": KERNELS + ["stage/support", "text/chat"],
+    "text": KERNELS + ["stage/support", "text/chat", "text/unicode"],
     "text/chat": KERNELS + ["stage/support", "text/jinja", "text/jinja/values", "text/jinja/builtins", "text/jinja/syntax"],
-    "text/jinja/values": KERNELS,
+    "text/jinja/values": KERNELS + ["text/unicode"],
     "text/jinja/builtins": JINJA,
     "text/jinja/syntax": JINJA + ["text/jinja/builtins"],
     "text/jinja": JINJA + ["text/jinja/builtins", "text/jinja/syntax"],

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "text/tokenizer.h"
-#include "text/unicode_categories.h"
+#include "text/unicode/unicode_categories.h"
 #include "text/utf8.h"
 
 namespace lfm2 {

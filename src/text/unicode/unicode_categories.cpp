@@ -1,5 +1,5 @@
 // Written by tests/reference/unicode_categories.py, which measures the tables of tokenizers 0.23.3. Not to be edited.
-#include "text/unicode_categories.h"
+#include "text/unicode/unicode_categories.h"
 
 namespace lfm2 {
 

@@ -1,7 +1,7 @@
 // Sets of code points: made from the generated runs of categories, united, complemented, searched.
 #include <algorithm>
 
-#include "text/unicode_categories.h"
+#include "text/unicode/unicode_categories.h"
 
 namespace lfm2 {
 
