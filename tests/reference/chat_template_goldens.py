@@ -15,7 +15,8 @@ FIXED = {
     "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"größe": {"type": "number"}}}}}],
     "add_generation_prompt": True,
     "tokens": {"bos": "<|first|>", "eos": "<|last|>"},
-    "variables": {"given": "by the caller", "s": "aé🌍d", "l": [3, 1, 2], "w": ["b", "a", "C", "a"], "d": {"b": [1, None], "a": "x"},
+    "variables": {"given": "by the caller", "s": "aé🌍d", "l": [3, 1, 2], "w": ["b", "a", "C", "a"], "d": {"b": [1, None], "a": "x"}, "f": 2.5,
+                  "reals": [0.1 + 0.2, 1.0, 1e16, 1e15, 1e-5, 0.0001, 123456789.125, 1e100, -0.0, 5e-324],
                   "r": [{"k": "x", "v": 1}, {"k": "y", "v": 2}, {"k": "x", "v": 3}]},
 }
 

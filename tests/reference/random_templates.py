@@ -18,28 +18,24 @@ VARIABLES = {"s": "Hello, wörld", "t": "  a.b \n c ", "e": "", "n": 7, "m": -3,
              "l": [3, 1, 2], "w": ["b", "a", "C", "a"], "mixed": [1, "1", 1.0, None, True, [1], {"a": 1}], "d": {"b": 1, "a": [1, 2], "keys": "k", "x y": None},
              "o": {}, "p": [], "r": [{"k": "x", "v": 1}, {"k": "y", "v": 2}, {"k": "x"}], "u": "Straße ΣΑΣ \u200b é",
              "deep": {"a": {"b": [{"c": "end"}]}}, "q": "it's \"q\" <b>&", "digits": "42", "real": " 1.5e3 "}
-FILTERS = ["trim", "upper", "lower", "capitalize", "title", "length", "count", "first", "last", "list", "string", "int", "float", "abs", "tojson", "sort", "unique",
-           "reverse", "items", "dictsort", "sum", "min", "max", "join", "round", "safe", "escape", "e", "default", "d", "default('x')", "default('y', true)",
-           "join(', ')", "join(s, attribute='k')", "replace('a', 'bb')", "replace('', '-')", "replace('l', 'L', 1)", "indent", "indent(2)", "indent(width=3, first=true)",
-           "indent('> ', true, true)", "tojson(indent=2)", "tojson(ensure_ascii=true)", "tojson(sort_keys=true)", "tojson(separators=(',', ':'))", "tojson(indent=0)",
-           "map('upper')", "map(attribute='k')", "map(attribute='v', default=0)", "map('length')", "map('string')", "map('default', 'q')", "select", "reject",
-           "select('string')", "reject('equalto', 1)", "selectattr('v')", "selectattr('k', 'equalto', 'x')", "rejectattr('v', 'defined')", "selectattr('v', '>', 1)",
-           "sort(reverse=true)", "sort(attribute='k')", "sort(case_sensitive=true)", "unique(case_sensitive=true)", "unique(attribute='k')", "dictsort(by='value')",
-           "dictsort(reverse=true)", "round(1)", "round(2, 'floor')", "round(method='ceil')", "trim('a ')", "truncate(8)", "truncate(8, true, '~', 0)", "int(-1)",
-           "float(0.5)", "sum(attribute='v')", "sum(start=10)", "max(attribute='v')", "list | length", "batch(2) | list", "center(20)", "attr('k')", "from_json"]
-TESTS = ["defined", "undefined", "none", "string", "mapping", "iterable", "sequence", "number", "integer", "float", "boolean", "true", "false", "callable", "odd", "even",
-         "divisibleby(3)", "divisibleby 2", "lower", "upper", "escaped", "in l", "in 'abc'", "equalto 1", "eq('a')", "ne none", "gt 1", "lt(2)", "ge 1", "sameas none",
-         "sameas(true)", "filter", "test", "== 1"]
-METHODS = ["strip()", "lstrip()", "rstrip()", "strip('H ')", "split()", "split('l')", "split(',', 1)", "split(maxsplit=1)", "rsplit('l', 1)", "splitlines()", "splitlines(true)",
-           "startswith('H')", "endswith(('d', 'c '))", "replace('l', '_')", "replace('', '.')", "upper()", "lower()", "capitalize()", "title()", "join(w)", "find('l')",
-           "rfind('l')", "index('l')", "count('l')", "count('')", "removeprefix('He')", "removesuffix('ld')", "isdigit()", "isalpha()", "isalnum()", "isspace()",
-           "format(n, s)", "items()", "keys()", "values()", "get('a')", "get('zz')", "get('zz', 5)", "copy()", "append(1)", "index(1)", "count(1)", "islower()"]
+FILTERS = ["trim", "upper", "lower", "capitalize", "title", "length", "count", "first", "last", "list", "string", "int", "tojson", "sort", "unique", "items", "dictsort",
+           "min", "join", "safe", "default", "d", "default('x')", "default('y', true)", "join(', ')", "replace('a', 'bb')", "replace('l', 'L')", "indent", "indent(2)",
+           "indent(width=3, first=true)", "indent('> ', true)", "tojson(indent=2)", "tojson(ensure_ascii=true)", "tojson(sort_keys=true)",
+           "tojson(separators=(',', ':'))", "tojson(indent=0)", "map('upper')", "map(attribute='k')", "map('length')", "map('string')", "map('default', 'q')", "reject",
+           "reject('equalto', 1)", "selectattr('v')", "selectattr('k', 'equalto', 'x')", "rejectattr('v', 'defined')", "selectattr('v', 'in', l)", "sort(attribute='k')",
+           "int(-1)", "list | length", "format(n, s)", "from_json"]
+TESTS = ["defined", "undefined", "none", "string", "mapping", "iterable", "sequence", "number", "boolean", "true", "false", "in l", "in 'abc'", "equalto 1", "eq('a')", "== 1"]
+METHODS = ["strip()", "lstrip()", "rstrip()", "strip('H ')", "split('l')", "split(',', 1)", "split('.', maxsplit=1)", "startswith('H')", "endswith('d')", "replace('l', '_')",
+           "upper()", "lower()", "capitalize()", "title()", "find('l')", "format(n, s)", "items()", "keys()", "get('a')", "get('zz')", "get('zz', 5)", "append(1)"]
 ATTRIBUTES = ["a", "b", "k", "keys", "items", "zz", "a.b", "0", "x", "real", "update"]
-SUBSCRIPTS = ["0", "-1", "1", "99", "'a'", "'keys'", "'zz'", "'x y'", "true", "1.0", "none", "n", "s", "1:", ":-1", "::2", "::-1", "-3:-1", "1:99:2", "5:1:-2", "m:", "'a':", ":0"]
-LITERALS = ["0", "1", "2", "42", "-1", "1.5", "1e3", "0.1", "1_000", "'a'", '"b\\n"', "'é'", "'\\u00e9\\x41'", "''", "true", "none", "False", "[]", "{}", "()", "(1,)", "[1, 'a', none]",
-            "{'a': 1, 2: 'b'}", "[[1, 2], [3]]", "('x', 'y')", "range(3)", "range(5, 0, -2)", "dict(a=1, b=s)", "'%s-%d' % (s, n)", "'{}:{}'.format(n, l)",
-            "strftime_now('%Y-%m-%d %H:%M %b %B %A %j')", "'a' 'b'", "0x1F", "0b101", "1e400"]
-BINARY = ["+", "-", "*", "/", "//", "%", "** 2 +", "~", "==", "!=", "<", "<=", ">", ">=", "in", "not in", "and", "or"]
+SUBSCRIPTS = ["0", "-1", "1", "99", "'a'", "'keys'", "'zz'", "'x y'", "true", "none", "n", "s", "1:", ":-1", "::-1", "-3:-1", "1:99", "5:1", "m:", "'a':", ":0", ":", "none:2"]
+LITERALS = ["0", "1", "2", "42", "-1", "'a'", '"b\\n"', "'é'", "'\\u00e9\\x41'", "''", "true", "none", "False", "[]", "{}", "()", "(1,)", "[1, 'a', none]", "{'a': 1, 2: 'b'}",
+            "[[1, 2], [3]]", "('x', 'y')", "range(3)", "range(5, 0, -2)", "dict(a=1, b=s)", "'%s-%s' | format(s, n)", "'{}:{}'.format(n, l)",
+            "strftime_now('%Y-%m-%d %H:%M %b %B %A')", "'a' 'b'"]
+BINARY = ["+", "-", "*", "%", "~", "==", "!=", "<", "<=", ">", ">=", "in", "not in", "and", "or"]
+# What is refused by name, one of which is in each hundredth template or so.
+REFUSED = ["n / 2", "n // 2", "n ** 2", "+n", "n | abs", "l | sum", "l | reverse", "n is odd", "s is upper", "s.split()", "s.center(9)", "s.count('l')", "d.values()",
+           "l.index(1)", "1.5", "0x1F", "1_000", "'%s' % n", "s[::2]", "cycler(1, 2)", "s.format(a=1)", "l | join(',', attribute='k')", "s.startswith(('H', 'x'))"]
 SPACES = ["", " ", "\n", "  ", "\n\n", " \n  ", "x", "text\n", "  y\n", "\t"]
 
 
@@ -54,6 +50,8 @@ class Generator:
             return self.pick(LITERALS) if self.random.random() < 0.35 else self.pick(self.names)
         inner = lambda: self.expression(depth - 1)
         wrapped = lambda: f"({inner()})" if self.random.random() < 0.5 else self.expression(0)
+        if self.random.random() < 0.002:
+            return self.pick(REFUSED)
         kind = self.random.randrange(16)
         if kind < 4:
             return f"{wrapped()} | {self.pick(FILTERS)}"
@@ -72,7 +70,7 @@ class Generator:
         if kind == 11:
             return f"{inner()} if {wrapped()}" + (f" else {inner()}" if self.random.random() < 0.7 else "")
         if kind == 12:
-            return f"{self.pick(['not ', '-', '+'])}{wrapped()}"
+            return f"{self.pick(['not ', '-'])}{wrapped()}"
         if kind == 13:
             return f"[{inner()}, {inner()}]"
         if kind == 14:
@@ -94,7 +92,7 @@ class Generator:
         condition = f" if {self.expression(1)}" if self.random.random() < 0.25 else ""
         inside = self.body(depth - 1)
         if self.random.random() < 0.5:
-            inside = "{{ loop." + self.pick(["index", "index0", "first", "last", "length", "revindex", "revindex0", "previtem", "nextitem", "depth", "depth0", "zz"]) + " }}" + inside
+            inside = "{{ loop." + self.pick(["index", "index0", "first", "last", "length", "previtem", "nextitem", "zz"]) + " }}" + inside
         self.in_loop = before
         otherwise = self.tag("else") + self.body(depth - 1) if self.random.random() < 0.2 else ""
         return self.tag(f"for {target} in {source or self.expression(1)}{condition}") + inside + otherwise + self.tag("endfor")
@@ -118,13 +116,13 @@ class Generator:
         if kind == 14:
             parameters = self.pick(["", "x", "x, i=2", "x=s, i=x", "s"])
             before, self.in_loop = self.in_loop, False
-            inside = self.body(depth - 1) + self.pick(["", "{{ caller() }}", "{{ varargs }}{{ kwargs }}", "{{ x }}", "{{ caller is defined }}"])
+            inside = self.body(depth - 1) + self.pick(["", "{{ caller() }}", "{{ x }}", "{{ caller is defined }}"])
             self.in_loop = before
-            call = self.pick(["m()", "m(1)", "m(1, 2)", "m(1, 2, 3)", "m(x=s)", "m(i=n, x=1)", "m(zz=1)", "m(*l)", "m(**o)", "m(s) | length"])
+            call = self.pick(["m()", "m(1)", "m(1, 2)", "m(1, 2, 3)", "m(x=s)", "m(i=n, x=1)", "m(zz=1)", "m(*l)", "m(1, *p)", "m(s) | length"])
             called = f"{{% call {call} %}}{self.body(depth - 1)}{{% endcall %}}" if self.random.random() < 0.3 and "|" not in call else f"{{{{ {call} }}}}"
             return self.tag(f"macro m({parameters})") + inside + self.tag("endmacro") + called
         if kind == 15:
-            return self.tag(self.pick(["with x = " + self.expression(1), "with", "with i = 1, x = i"])) + self.body(depth - 1) + self.tag("endwith")
+            return f"{{{{ {self.expression(3)} }}}}"
         if kind == 16:
             filters = self.pick(["upper", "trim", "replace('a', 'b')", "indent(2, true) | upper", "length"])
             before, self.in_loop = self.in_loop, False
@@ -132,7 +130,7 @@ class Generator:
             self.in_loop = before
             if self.random.random() < 0.5:
                 return self.tag(f"filter {filters}") + inside + self.tag("endfilter")
-            return self.tag(self.pick(["set x", f"set x | {filters}", "set ns.a"])) + inside + self.tag("endset") + "{{ x }}"
+            return self.tag(self.pick(["set x", "set ns.a"])) + inside + self.tag("endset") + "{{ x }}"
         if self.in_loop and self.random.random() < 0.7:
             return self.tag(f"if {self.expression(1)}") + self.tag(self.pick(["break", "continue"])) + self.tag("endif")
         before, self.in_loop = self.in_loop, False

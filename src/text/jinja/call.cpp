@@ -6,6 +6,7 @@
 #include "text/jinja/builtins/methods.h"
 #include "text/jinja/evaluate.h"
 #include "text/jinja/values/operators.h"
+#include "text/jinja/values/unsupported.h"
 
 namespace lfm2::jinja {
 
@@ -25,30 +26,17 @@ Value take(Arguments& arguments, std::string_view name) {
 
 Arguments Evaluator::evaluate_arguments(const CallSyntax& call) {
   Arguments arguments;
-  const auto check_new = [&](std::string_view name) {
-    heap_.charge(1 + arguments.keyword.size() / 16);
-    for (const auto& [other, value] : arguments.keyword)
-      if (other == name) heap_.fail(fmt::format("keyword argument '{}' is given twice", name));
-  };
   for (const ExpressionPtr& argument : call.positional) arguments.positional.push_back(evaluate(*argument));
-  for (const auto& [name, argument] : call.keyword) {
-    check_new(name);
-    arguments.keyword.emplace_back(name, evaluate(*argument));
-  }
   if (call.more_positional) {
     const auto more = items_of(heap_, evaluate(*call.more_positional));
     heap_.charge_memory(more.size_bytes());
     arguments.positional.insert(arguments.positional.end(), more.begin(), more.end());
   }
-  if (call.more_keyword) {
-    const Value more = evaluate(*call.more_keyword);
-    if (!more.is(Kind::kDict)) refuse(heap_, more, "argument after ** must be a mapping");
-    for (const DictEntry& entry : more.as<Dict>().entries) {
-      const std::string_view name = entry.key.is_text() ? entry.key.as_text() : "";
-      if (!entry.key.is_text()) heap_.fail("keywords must be strings");
-      check_new(name);
-      arguments.keyword.emplace_back(name, entry.value);
-    }
+  for (const auto& [name, argument] : call.keyword) {
+    heap_.charge(1 + arguments.keyword.size() / 16);
+    for (const auto& [other, value] : arguments.keyword)
+      if (other == name) heap_.fail(fmt::format("keyword argument '{}' is given twice", name));
+    arguments.keyword.emplace_back(name, evaluate(*argument));
   }
   return arguments;
 }
@@ -71,7 +59,7 @@ Value Evaluator::call(const Value& callee, Arguments& arguments) {
     case Kind::kFunction:
       return call_function(heap_, callee.as_function(), arguments, now_);
     case Kind::kLoop:
-      heap_.fail("recursive loops are not supported");
+      heap_.fail(unsupported("a recursive loop"));
     case Kind::kMissing:
     case Kind::kUndefined:
     case Kind::kNone:
@@ -110,16 +98,10 @@ Value Evaluator::call_macro(const Macro& macro, Arguments& arguments) {
     place(function.caller) =
         caller.is_missing() || caller.is_none() ? heap_.undefined(Undefined::Why::kOther, "No caller defined") : caller;
   }
-  if (function.uses_kwargs) {
-    DictBuilder rest(heap_);
-    for (const auto& [name, value] : arguments.keyword) rest.set(Value::text(name), value);
-    place(function.kwargs) = rest.finish();
-  } else if (!arguments.keyword.empty()) {
+  if (!arguments.keyword.empty()) {
     heap_.fail(fmt::format("macro '{}' takes no keyword argument '{}'", function.name, arguments.keyword[0].first));
   }
-  if (function.uses_varargs)
-    place(function.varargs) = heap_.tuple(std::span<const Value>(arguments.positional).subspan(given));
-  else if (arguments.positional.size() > given)
+  if (arguments.positional.size() > given)
     heap_.fail(fmt::format("macro '{}' takes not more than {} argument(s)", function.name, parameters));
 
   Activation* const before = std::exchange(activation_, activation);

@@ -4,6 +4,7 @@
 #include "text/jinja/builtins/attributes.h"
 #include "text/jinja/values/format.h"
 #include "text/jinja/values/operators.h"
+#include "text/jinja/values/unsupported.h"
 
 namespace lfm2::jinja {
 
@@ -48,10 +49,6 @@ Value Evaluator::evaluate(const Expression& expression) {
     case ExpressionKind::kNegative: {
       const Value value = operand(0);
       return negate(here(), value);
-    }
-    case ExpressionKind::kPositive: {
-      const Value value = operand(0);
-      return posit(here(), value);
     }
     case ExpressionKind::kArithmetic: {
       const Value left = operand(0), right = operand(1);
@@ -151,7 +148,7 @@ Value Evaluator::evaluate_slice(const Expression& expression) {
 Value Evaluator::evaluate_filter(const Expression& expression, const Value& input) {
   const Arguments arguments = evaluate_arguments(*expression.call);
   heap_.set_line(expression.line);
-  if (expression.filter == nullptr) heap_.fail(fmt::format("No filter named '{}' found.", expression.name));
+  if (expression.filter == nullptr) heap_.fail(unknown(Naming::kFilter, expression.name));
   return apply_filter(heap_, *expression.filter, input, arguments);
 }
 
@@ -159,7 +156,7 @@ bool Evaluator::evaluate_test(const Expression& expression) {
   const Value value = evaluate(*expression.operands[0]);
   const Arguments arguments = evaluate_arguments(*expression.call);
   heap_.set_line(expression.line);
-  if (expression.test == nullptr) heap_.fail(fmt::format("No test named '{}' found.", expression.name));
+  if (expression.test == nullptr) heap_.fail(unknown(Naming::kTest, expression.name));
   return expression.test->call(heap_, value, arguments);
 }
 

@@ -55,7 +55,6 @@ class Evaluator {
   Flow execute(const Statement& statement);
   Flow execute_if(const Statement& statement);
   Flow execute_for(const Statement& statement);
-  Flow execute_with(const Statement& statement);
   void execute_set(const Statement& statement);
   Value filter_text(const Expression& expression, const Value& text);
   void assign_tuple(const Expression& target, const Value& value);

@@ -117,8 +117,6 @@ Evaluator::Flow Evaluator::execute(const Statement& statement) {
       return execute_if(statement);
     case StatementKind::kFor:
       return execute_for(statement);
-    case StatementKind::kWith:
-      return execute_with(statement);
     case StatementKind::kSet:
     case StatementKind::kSetBlock:
       execute_set(statement);
@@ -194,23 +192,13 @@ Evaluator::Flow Evaluator::execute_for(const Statement& statement) {
   return flow;
 }
 
-Evaluator::Flow Evaluator::execute_with(const Statement& statement) {
-  begin(statement.scope);
-  for (size_t i = 0; i < statement.targets.size(); ++i)
-    assign(*statement.targets[i], evaluate(*statement.expressions[i]));
-  const Flow flow = execute(statement.bodies[0]);
-  end(statement.scope);
-  return flow;
-}
-
 void Evaluator::execute_set(const Statement& statement) {
   if (statement.kind == StatementKind::kSet) {
     assign(*statement.target, evaluate(*statement.expressions[0]));
     return;
   }
   begin(statement.scope);
-  Value text = capture([&] { execute(statement.bodies[0]); });
-  if (statement.expressions[0]) text = filter_text(*statement.expressions[0], text);
+  const Value text = capture([&] { execute(statement.bodies[0]); });
   end(statement.scope);
   assign(*statement.target, text);
 }

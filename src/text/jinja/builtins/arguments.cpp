@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "text/jinja/values/operators.h"
+#include "text/jinja/values/unsupported.h"
 
 namespace lfm2::jinja {
 
@@ -13,12 +14,17 @@ std::vector<Value> bind(Heap& heap, std::string_view what, const Arguments& argu
     heap.fail(fmt::format("{}: {} arguments, at most {}", what, arguments.positional.size(), values.size()));
   std::copy(arguments.positional.begin(), arguments.positional.end(), values.begin());
   for (const auto& [name, value] : arguments.keyword) {
-    const auto* found = std::find(parameters.begin(), parameters.end(), name);
+    const auto* found = std::find_if(parameters.begin(), parameters.end(), [&](std::string_view parameter) {
+      return parameter == name || (parameter.starts_with(kNotSupported) && parameter.substr(1) == name);
+    });
     if (found == parameters.end()) heap.fail(fmt::format("{}: no argument is named '{}'", what, name));
     Value& place = values[static_cast<size_t>(found - parameters.begin())];
     if (!place.is_missing()) heap.fail(fmt::format("{}: argument '{}' is given twice", what, name));
     place = value;
   }
+  for (size_t i = 0; i < values.size(); ++i)
+    if (const std::string_view name = parameters.begin()[i]; name.starts_with(kNotSupported) && !values[i].is_missing())
+      heap.fail(unsupported(fmt::format("the argument '{}' of {}", name.substr(1), what)));
   for (size_t i = 0; i < required; ++i)
     if (values[i].is_missing()) heap.fail(fmt::format("{}: argument '{}' is missing", what, parameters.begin()[i]));
   return values;

@@ -16,6 +16,8 @@ struct Arguments {
   std::vector<std::pair<std::string_view, Value>> keyword;
 };
 
+// Begins the name of a parameter that Python has and this interpreter lacks: an argument for it is refused by name.
+inline constexpr char kNotSupported = '!';
 // One value for each of the parameters, missing where none is given. Error for arguments that match no parameter, twice
 // the same, and fewer than `required`. `what` names the function.
 std::vector<Value> bind(Heap& heap, std::string_view what, const Arguments& arguments,
@@ -25,7 +27,7 @@ std::vector<Value> bind(Heap& heap, std::string_view what, const Arguments& argu
 std::string_view text_argument(Heap& heap, const Value& value, std::string_view what);
 Integer integer_argument(Heap& heap, const Value& value, std::string_view what);
 
-// A built-in filter, test or method. Without a function it is one that Jinja or Python has and this interpreter lacks.
+// A built-in filter, test or method.
 template <class Call>
 struct Named {
   std::string_view name;

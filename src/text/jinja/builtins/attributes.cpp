@@ -7,21 +7,11 @@
 #include "text/jinja/values/format.h"
 #include "text/jinja/values/operators.h"
 #include "text/jinja/values/python_text.h"
+#include "text/jinja/values/unsupported.h"
 
 namespace lfm2::jinja {
 
 namespace {
-
-// Attributes that numbers, ranges and views have in Python, and that are not supported here.
-constexpr std::string_view kOtherAttributes[] = {
-    "as_integer_ratio", "bit_count", "bit_length", "conjugate", "count",      "denominator", "from_bytes",
-    "fromhex",          "hex",       "imag",       "index",     "is_integer", "isdisjoint",  "mapping",
-    "numerator",        "real",      "start",      "step",      "stop",       "to_bytes"};
-
-// Those of macros and generators.
-constexpr std::string_view kCallAttributes[] = {
-    "name", "arguments", "catch_kwargs", "catch_varargs", "caller",     "explicit_caller", "close",
-    "send", "throw",     "gi_code",      "gi_frame",      "gi_running", "gi_suspended",    "gi_yieldfrom"};
 
 constexpr std::string_view kChangesList[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"};
 constexpr std::string_view kChangesDict[] = {"clear", "pop", "popitem", "setdefault", "update"};
@@ -37,8 +27,10 @@ Value unsafe(Heap& heap, const Value& value, std::string_view name) {
   return heap.undefined(Undefined::Why::kOther, message.as_text());
 }
 
-size_t loop_length(Loop& loop) {
-  return loop.index0 + 1 + (loop.after.is_missing() ? 0 : 1) + (loop.ended ? 0 : loop.source->rest());
+// Missing where there is no such attribute in Python or Jinja either.
+Value refused(Heap& heap, Naming naming, std::string_view name) {
+  if (is_unsupported(naming, name)) heap.fail(unsupported(naming, name));
+  return {};
 }
 
 Value loop_attribute(Heap& heap, Loop& loop, std::string_view name) {
@@ -48,38 +40,33 @@ Value loop_attribute(Heap& heap, Loop& loop, std::string_view name) {
   if (name == "index") return number(loop.index0 + 1);
   if (name == "first") return Value::boolean(loop.index0 == 0);
   if (name == "last") return Value::boolean(!loop.look_ahead());
-  if (name == "length") return number(loop_length(loop));
-  if (name == "revindex") return number(loop_length(loop) - loop.index0);
-  if (name == "revindex0") return number(loop_length(loop) - loop.index0 - 1);
-  if (name == "depth") return number(1);
-  if (name == "depth0") return number(0);
+  if (name == "length")
+    return number(loop.index0 + 1 + (loop.after.is_missing() ? 0 : 1) + (loop.ended ? 0 : loop.source->rest()));
   if (name == "previtem")
     return loop.index0 == 0 ? heap.undefined(Undefined::Why::kOther, "there is no previous item") : loop.before;
   if (name == "nextitem")
     return loop.look_ahead() ? loop.after : heap.undefined(Undefined::Why::kOther, "there is no next item");
-  if (name == "cycle" || name == "changed") heap.fail(fmt::format("loop.{} is not supported", name));
-  return {};
+  return refused(heap, Naming::kLoopAttribute, name);
 }
 
 // What Python's getattr gives: missing where there is no such attribute.
 Value own_attribute(Heap& heap, const Value& value, std::string_view name) {
-  if (name.starts_with("__")) heap.fail(fmt::format("attribute '{}' is not supported", name));
-  const auto method = [&](const Named<Call>* found) -> Value {
-    if (found == nullptr) return {};
-    if (found->call == nullptr) heap.fail(fmt::format("method '{}' of {} is not supported", name, type_name(value)));
-    return Value::object(Kind::kMethod, heap.make<Method>(value, found));
+  if (name.starts_with("__")) heap.fail(unsupported(fmt::format("the attribute '{}'", name)));
+  const auto method = [&](const Named<Call>* found, Naming naming) -> Value {
+    if (found != nullptr) return Value::object(Kind::kMethod, heap.make<Method>(value, found));
+    return refused(heap, naming, name);
   };
   switch (value.kind()) {
     case Kind::kText:
-      if (value.is_markup()) heap.fail("methods of text that is marked safe are not supported");
-      return method(find_text_method(name));
+      if (value.is_markup()) heap.fail(unsupported("a method of text that is marked safe"));
+      return method(find_text_method(name), Naming::kTextMethod);
     case Kind::kDict:
-      return has(kChangesDict, name) ? unsafe(heap, value, name) : method(find_dict_method(name));
+      return has(kChangesDict, name) ? unsafe(heap, value, name) : method(find_dict_method(name), Naming::kDictMethod);
     case Kind::kList:
       if (has(kChangesList, name)) return unsafe(heap, value, name);
-      return method(find_list_method(name));
+      return refused(heap, Naming::kListMethod, name);
     case Kind::kTuple:
-      return name == "copy" ? Value() : method(find_list_method(name));
+      return name == "copy" ? Value() : refused(heap, Naming::kListMethod, name);
     case Kind::kNamespace: {
       const Value* found = find_in(heap, value.as<Namespace>(), name);
       return found == nullptr ? Value() : *found;
@@ -88,9 +75,8 @@ Value own_attribute(Heap& heap, const Value& value, std::string_view name) {
       return loop_attribute(heap, value.as<Loop>(), name);
     case Kind::kMacro:
     case Kind::kIterator:
-      if (has(kCallAttributes, name) || name.starts_with('_'))
-        heap.fail(fmt::format("attribute '{}' of a {} is not supported", name, type_name(value)));
-      return {};
+      if (name.starts_with('_')) heap.fail(unsupported(fmt::format("the attribute '{}'", name)));
+      return refused(heap, Naming::kCallAttribute, name);
     case Kind::kMethod:
     case Kind::kFunction:
       return {};
@@ -106,9 +92,7 @@ Value own_attribute(Heap& heap, const Value& value, std::string_view name) {
     case Kind::kReal:
     case Kind::kRange:
     case Kind::kView:
-      if (has(kOtherAttributes, name))
-        heap.fail(fmt::format("attribute '{}' of {} is not supported", name, type_name(value)));
-      return {};
+      return refused(heap, Naming::kOtherAttribute, name);
   }
   return {};
 }
@@ -138,46 +122,30 @@ Value own_item(Heap& heap, const Value& value, const Value& key) {
 }
 
 struct Bounds {
-  Integer start, step;
-  size_t count;
+  size_t first, count;
 };
 
 // The indices of a slice of `length` items, by Python's rules.
-Bounds slice_bounds(Heap& heap, size_t length, const Value& start, const Value& stop, const Value& step) {
-  const auto given = [&](const Value& value) {
-    if (value.is_missing() || value.is_none()) return false;
-    if (!value.is_integral()) refuse(heap, value, "a slice with anything but integers and none is not supported");
-    return true;
-  };
+Bounds slice_bounds(Heap& heap, size_t length, const Value& start, const Value& stop) {
   const auto count = static_cast<Integer>(length);
-  const Integer stride = given(step) ? step.as_integer() : 1;
-  if (stride == 0) heap.fail("slice step cannot be zero");
-  const Integer lowest = stride < 0 ? -1 : 0, highest = stride < 0 ? count - 1 : count;
   const auto clamped = [&](const Value& value, Integer otherwise) {
-    if (!given(value)) return otherwise;
-    const Integer index = value.as_integer() < 0 ? value.as_integer() + count : value.as_integer();
-    return std::clamp(index, lowest, highest);
+    if (value.is_missing() || value.is_none()) return otherwise;
+    if (!value.is_integral()) refuse(heap, value, "a slice with anything but integers and none is not supported");
+    return std::clamp(value.as_integer() < 0 ? value.as_integer() + count : value.as_integer(), Integer{0}, count);
   };
-  const Integer first = clamped(start, stride < 0 ? highest : lowest),
-                end = clamped(stop, stride < 0 ? lowest : highest);
-  const Integer distance = stride < 0 ? first - end : end - first;
-  const Integer width = stride < 0 ? -(stride + 1) + 1 : stride;
-  return {first, stride, distance <= 0 ? 0 : static_cast<size_t>((distance - 1) / width + 1)};
+  const Integer first = clamped(start, 0), end = clamped(stop, count);
+  return {static_cast<size_t>(first), static_cast<size_t>(std::max(end - first, Integer{0}))};
 }
 
-Value text_slice(Heap& heap, const Value& value, const Bounds& bounds) {
-  const std::string_view text = value.as_text();
-  if (bounds.count == 0) return Value::text({}, value.is_markup());
-  if (bounds.step == 1) {
-    const size_t begin = byte_of_character(text, static_cast<size_t>(bounds.start));
-    const std::string_view rest = text.substr(begin);
-    return Value::text(rest.substr(0, byte_of_character(rest, bounds.count)), value.is_markup());
-  }
-  const auto characters = items_of(heap, value);
-  std::string out;
-  for (size_t i = 0; i < bounds.count; ++i)
-    out += characters[static_cast<size_t>(bounds.start + bounds.step * static_cast<Integer>(i))].as_text();
-  return heap.text(out, value.is_markup());
+// value[::-1]
+Value reversed(Heap& heap, const Value& value) {
+  const auto items = items_of(heap, value);
+  heap.charge(items.size() / 8);
+  const std::vector<Value> backward(items.rbegin(), items.rend());
+  if (!value.is_text()) return heap.sequence(value.kind(), backward);
+  std::string text;
+  for (const Value& character : backward) text += character.as_text();
+  return heap.text(text, value.is_markup());
 }
 
 }  // namespace
@@ -208,15 +176,15 @@ Value get_item(Heap& heap, const Value& value, const Value& key) {
 Value get_slice(Heap& heap, const Value& value, const Value& start, const Value& stop, const Value& step) {
   const bool sequence = value.is(Kind::kList) || value.is(Kind::kTuple) || value.is_text();
   if (!sequence) refuse(heap, value, fmt::format("a slice of a {} is not supported", type_name(value)));
+  const bool whole = start.is_missing() && stop.is_missing();
+  if (whole && step.is_integral() && step.as_integer() == -1) return reversed(heap, value);
+  if (!step.is_missing()) heap.fail(unsupported("a slice with a step other than [::-1]"));
   if (value.is_text()) heap.charge_bytes(3 * value.as_text().size());
-  const Bounds bounds = slice_bounds(heap, *length(value), start, stop, step);
-  if (value.is_text()) return text_slice(heap, value, bounds);
-  heap.charge(bounds.count / 8);
-  std::vector<Value> items;
-  for (size_t i = 0; i < bounds.count; ++i)
-    items.push_back(
-        value.as<Items>().values[static_cast<size_t>(bounds.start + bounds.step * static_cast<Integer>(i))]);
-  return heap.sequence(value.kind(), items);
+  const Bounds bounds = slice_bounds(heap, *length(value), start, stop);
+  if (!value.is_text())
+    return heap.sequence(value.kind(), value.as<Items>().values.subspan(bounds.first, bounds.count));
+  const std::string_view rest = value.as_text().substr(byte_of_character(value.as_text(), bounds.first));
+  return Value::text(rest.substr(0, byte_of_character(rest, bounds.count)), value.is_markup());
 }
 
 }  // namespace lfm2::jinja

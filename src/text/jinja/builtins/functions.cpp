@@ -3,6 +3,7 @@
 #include "text/jinja/builtins/attributes.h"
 #include "text/jinja/values/format.h"
 #include "text/jinja/values/operators.h"
+#include "text/jinja/values/unsupported.h"
 
 namespace lfm2::jinja {
 
@@ -31,50 +32,27 @@ Value make_range(Heap& heap, const Arguments& arguments) {
   return Value::object(Kind::kRange, heap.make<Range>(range));
 }
 
-// dict() of a dict or of pairs, and of keyword arguments.
-Value make_dict(Heap& heap, const Arguments& arguments) {
-  if (arguments.positional.size() > 1) heap.fail("dict expected at most 1 argument");
+// dict() and namespace() take named arguments alone.
+Value make_dict(Heap& heap, const Arguments& arguments, std::string_view what = "dict()") {
+  if (!arguments.positional.empty()) heap.fail(unsupported(fmt::format("{} of anything but named arguments", what)));
   DictBuilder builder(heap);
-  if (!arguments.positional.empty()) {
-    const Value& source = arguments.positional[0];
-    if (source.is(Kind::kDict)) {
-      for (const DictEntry& entry : source.as<Dict>().entries) builder.set(entry.key, entry.value);
-    } else {
-      for (const Value& item : items_of(heap, source)) {
-        const auto pair = items_of(heap, item);
-        if (pair.size() != 2) heap.fail("dict() of items that are not pairs");
-        builder.set(pair[0], pair[1]);
-      }
-    }
-  }
   for (const auto& [name, value] : arguments.keyword) builder.set(Value::text(name), value);
   return builder.finish();
 }
 
 Value make_namespace(Heap& heap, const Arguments& arguments) {
-  const Value dict = make_dict(heap, arguments);
+  const Value dict = make_dict(heap, arguments, "namespace()");
   auto* space = heap.make<Namespace>(std::pmr::vector<NamespaceEntry>(heap.memory()));
-  for (const DictEntry& entry : dict.as<Dict>().entries)
-    if (entry.key.is_text()) space->entries.push_back({entry.key.as_text(), entry.value});
+  for (const DictEntry& entry : dict.as<Dict>().entries) space->entries.push_back({entry.key.as_text(), entry.value});
   return Value::object(Kind::kNamespace, space);
 }
 
 // One directive of strftime, which begins at `at` and behind which `at` is then.
 void append_directive(Heap& heap, std::string& out, std::string_view format, size_t& at, const std::tm& time) {
-  std::string directive = "%";
-  if (++at < format.size() && std::string_view("-_0^#").find(format[at]) != std::string_view::npos)
-    directive += format[at++];
-  if (at >= format.size()) heap.fail("strftime_now: a format that ends with %");
-  const char letter = format[at++];
-  if (std::string_view("aAbBcCdDeFgGhHIjklmMnprRStTuUVwWxXyY%").find(letter) == std::string_view::npos) {
-    if (directive.size() == 1 && letter == 'f') {
-      out += "000000";  // the time is given in whole seconds
-      return;
-    }
-    if (directive.size() == 1 && (letter == 'z' || letter == 'Z')) return;  // Python's time without a zone
-    heap.fail(fmt::format("strftime_now: %{} is not supported", letter));
-  }
-  directive += letter;
+  const std::string directive(format.substr(at, 2));
+  at += directive.size();
+  if (directive.size() < 2 || std::string_view("aAbBdHIjmMpSyY%").find(directive[1]) == std::string_view::npos)
+    heap.fail(unsupported(fmt::format("strftime_now with '{}'", directive)));
   char buffer[256];
   out.append(buffer, std::strftime(buffer, sizeof buffer, directive.c_str(), &time));
 }
@@ -111,7 +89,6 @@ std::optional<Function> find_function(std::string_view name) {
   if (name == "dict") return Function::kDict;
   if (name == "raise_exception") return Function::kRaiseException;
   if (name == "strftime_now") return Function::kStrftimeNow;
-  if (name == "cycler" || name == "joiner" || name == "lipsum") return Function::kNotSupported;
   return std::nullopt;
 }
 
@@ -127,8 +104,6 @@ Value call_function(Heap& heap, Function function, const Arguments& arguments, s
       raise_exception(heap, arguments);
     case Function::kStrftimeNow:
       return strftime_now(heap, arguments, now);
-    case Function::kNotSupported:
-      break;  // refused by the parser
   }
   return {};
 }

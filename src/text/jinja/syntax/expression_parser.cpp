@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "text/jinja/values/unsupported.h"
+
 namespace lfm2::jinja {
 
 namespace {
@@ -157,23 +159,10 @@ ExpressionPtr ExpressionParser::parse_concatenation() {
 
 ExpressionPtr ExpressionParser::parse_product() {
   int line = tokens_.line();
-  ExpressionPtr left = parse_power();
-  while (const auto op = find_operator(tokens_.current(), {{"*", Operator::kMultiply},
-                                                           {"/", Operator::kDivide},
-                                                           {"//", Operator::kFloorDivide},
-                                                           {"%", Operator::kModulo}})) {
-    tokens_.next();
-    left = binary(*op, line, std::move(left), parse_power());
-    line = tokens_.line();
-  }
-  return left;
-}
-
-ExpressionPtr ExpressionParser::parse_power() {
-  int line = tokens_.line();
   ExpressionPtr left = parse_unary(true);
-  while (tokens_.skip_operator("**")) {
-    left = binary(Operator::kPower, line, std::move(left), parse_unary(true));
+  while (const auto op = find_operator(tokens_.current(), {{"*", Operator::kMultiply}, {"%", Operator::kModulo}})) {
+    tokens_.next();
+    left = binary(*op, line, std::move(left), parse_unary(true));
     line = tokens_.line();
   }
   return left;
@@ -182,11 +171,11 @@ ExpressionPtr ExpressionParser::parse_power() {
 ExpressionPtr ExpressionParser::parse_unary(bool with_filters) {
   const int line = tokens_.line();
   ExpressionPtr node;
-  if (tokens_.is_operator("-") || tokens_.is_operator("+")) {
+  if (tokens_.is_operator("+")) tokens_.fail(line, unsupported("the sign '+'"));
+  if (tokens_.skip_operator("-")) {
     nest();
     const Deeper deeper(depth_);
-    const auto kind = tokens_.next().text == "-" ? ExpressionKind::kNegative : ExpressionKind::kPositive;
-    node = unary(kind, line, parse_unary(false));
+    node = unary(ExpressionKind::kNegative, line, parse_unary(false));
   } else {
     node = parse_primary();
   }
@@ -211,10 +200,9 @@ ExpressionPtr ExpressionParser::parse_primary() {
       }
       return joined;
     }
-    case TokenKind::kInteger:
-    case TokenKind::kReal: {
+    case TokenKind::kInteger: {
       ExpressionPtr node = make(ExpressionKind::kConstant, line);
-      node->constant = tokens_.next().number;
+      node->constant = Value::integer(tokens_.next().number);
       return node;
     }
     case TokenKind::kOperator:

@@ -29,7 +29,6 @@ class ExpressionParser {
   ExpressionPtr parse_sum();
   ExpressionPtr parse_concatenation();
   ExpressionPtr parse_product();
-  ExpressionPtr parse_power();
   ExpressionPtr parse_unary(bool with_filters);
   ExpressionPtr parse_primary();
   ExpressionPtr parse_name();

@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <optional>
 
 #include "kernels/error.h"
 #include "text/jinja/syntax/literals.h"
 #include "text/jinja/values/python_text.h"
+#include "text/jinja/values/unsupported.h"
 
 namespace lfm2::jinja {
 
@@ -55,7 +54,7 @@ class Lexer {
 
   bool follows(std::string_view part) const { return text_.substr(at_).starts_with(part); }
 
-  void add(TokenKind kind, std::string_view text) { tokens_.push_back({kind, line_of(at_), text, {}}); }
+  void add(TokenKind kind, std::string_view text) { tokens_.push_back({kind, line_of(at_), text}); }
 
   size_t skip_spaces(size_t at) const {
     while (at < text_.size()) {
@@ -194,11 +193,22 @@ class Lexer {
   }
 
   void read_number() {
-    const NumberLiteral literal = read_number_literal(text_.substr(at_), at_ > 0 && text_[at_ - 1] == '.');
-    if (literal.value.is_missing()) fail("this number is not supported");
-    add(literal.value.is(Kind::kReal) ? TokenKind::kReal : TokenKind::kInteger, text_.substr(at_, literal.bytes));
-    tokens_.back().number = literal.value;
-    at_ += literal.bytes;
+    constexpr std::string_view kDigits = "0123456789";
+    constexpr size_t kMaxDigits = 18;
+    const size_t end = std::min(text_.find_first_not_of(kDigits, at_), text_.size());
+    // Behind a point it is an index: x.0.1
+    const bool fraction = (at_ == 0 || text_[at_ - 1] != '.') && end + 1 < text_.size() && text_[end] == '.' &&
+                          kDigits.find(text_[end + 1]) != std::string_view::npos;
+    const bool goes_on = fraction || (end < text_.size() && is_name_byte(text_[end]));
+    if (goes_on || end - at_ > kMaxDigits || (text_[at_] == '0' && end > at_ + 1)) {
+      size_t whole = end;
+      while (whole < text_.size() && whole < at_ + 2 * kMaxDigits &&
+             (is_name_byte(text_[whole]) || text_[whole] == '.'))
+        ++whole;
+      fail(unsupported(fmt::format("the number '{}'", text_.substr(at_, whole - at_))));
+    }
+    add(TokenKind::kInteger, text_.substr(at_, end - at_));
+    for (; at_ < end; ++at_) tokens_.back().number = 10 * tokens_.back().number + (text_[at_] - '0');
   }
 
   void read_text(char quote) {
@@ -220,10 +230,12 @@ class Lexer {
   }
 
   void read_operator(std::string& brackets) {
-    constexpr std::string_view kTwo[] = {"//", "**", "==", "!=", ">=", "<="};
+    if (follows("/") || follows("**"))
+      fail(unsupported(fmt::format("the operator '{}'", follows("//") ? "//" : follows("/") ? "/" : "**")));
+    constexpr std::string_view kTwo[] = {"==", "!=", ">=", "<="};
     const bool two = std::any_of(std::begin(kTwo), std::end(kTwo), [&](std::string_view op) { return follows(op); });
     const char c = text_[at_];
-    if (!two && std::string_view("+-/*%~[](){}><=.:|,;").find(c) == std::string_view::npos) {
+    if (!two && std::string_view("+-*%~[](){}><=.:|,;").find(c) == std::string_view::npos) {
       size_t end = at_;
       next_character(text_, end);
       fail(fmt::format("unexpected char '{}'", text_.substr(at_, end - at_)));

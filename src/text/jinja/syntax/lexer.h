@@ -2,12 +2,11 @@
 // blanks before a block's begin vanish.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "text/jinja/values/value.h"
 
 namespace lfm2::jinja {
 
@@ -20,7 +19,6 @@ enum class TokenKind : uint8_t {
   kName,
   kText,  // a literal, without its quotes
   kInteger,
-  kReal,
   kOperator,
   kEnd,
 };
@@ -29,7 +27,7 @@ struct Token {
   TokenKind kind;
   int line;
   std::string_view text;
-  Value number;  // of kInteger and kReal
+  int64_t number = 0;  // of kInteger
 };
 
 // A template's source, and the texts that its tokens and its syntax tree point into.

@@ -1,8 +1,5 @@
 #include "text/jinja/syntax/literals.h"
 
-#include <cmath>
-#include <cstdlib>
-
 #include "text/jinja/values/python_text.h"
 
 namespace lfm2::jinja {
@@ -26,24 +23,6 @@ bool read_hex(std::string_view literal, size_t& at, size_t digits, char32_t& cha
     character = character << 4 | static_cast<char32_t>(digit);
   }
   return true;
-}
-
-// The end of digits of this base, between which single _ may stand.
-size_t end_of_digits(std::string_view text, size_t at, int base) {
-  const auto is_digit = [&](size_t i) { return i < text.size() && digit_of(text[i]) < base; };
-  while (is_digit(at) || (at < text.size() && text[at] == '_' && is_digit(at + 1))) ++at;
-  return at;
-}
-
-Value integer_of(std::string_view digits, int base) {
-  Integer value = 0;
-  for (const char c : digits) {
-    if (c == '_') continue;
-    if (__builtin_mul_overflow(value, Integer{base}, &value) ||
-        __builtin_add_overflow(value, Integer{digit_of(c)}, &value))
-      return {};
-  }
-  return Value::integer(value);
 }
 
 }  // namespace
@@ -86,40 +65,6 @@ const char* unescape(std::string_view literal, std::string& text) {
     }
   }
   return nullptr;
-}
-
-NumberLiteral read_number_literal(std::string_view text, bool behind_point) {
-  const char second = text.size() > 1 ? static_cast<char>(text[1] | 0x20) : '\0';
-  const int base = text[0] != '0' ? 10 : second == 'x' ? 16 : second == 'o' ? 8 : second == 'b' ? 2 : 10;
-  if (base != 10) {
-    const size_t first = text.size() > 2 && text[2] == '_' ? 3 : 2;
-    const size_t end = end_of_digits(text, first, base);
-    if (end > first) return {integer_of(text.substr(first, end - first), base), end};
-  }
-  const size_t whole = end_of_digits(text, 0, 10);
-  size_t end = whole;
-  const auto digits_at = [&](size_t at) { return at < text.size() && digit_of(text[at]) < 10; };
-  if (!behind_point) {
-    if (end < text.size() && text[end] == '.' && digits_at(end + 1)) end = end_of_digits(text, end + 1, 10);
-    if (end < text.size() && (text[end] | 0x20) == 'e') {
-      const size_t sign = end + 1 < text.size() && (text[end + 1] == '+' || text[end + 1] == '-') ? 1 : 0;
-      if (digits_at(end + 1 + sign)) end = end_of_digits(text, end + 1 + sign, 10);
-    }
-  }
-  if (end > whole) {
-    std::string digits;
-    for (const char c : text.substr(0, end))
-      if (c != '_') digits += c;
-    const double value = std::strtod(digits.c_str(), nullptr);
-    return {std::isfinite(value) ? Value::real(value) : Value(), end};
-  }
-  // A zero goes on only with zeros, so that 012 is two tokens.
-  size_t integer_end = whole;
-  if (text[0] == '0')
-    for (integer_end = 1; integer_end < whole &&
-                          (text[integer_end] == '0' || (text[integer_end] == '_' && text[integer_end + 1] == '0'));)
-      ++integer_end;
-  return {integer_of(text.substr(0, integer_end), 10), integer_end};
 }
 
 }  // namespace lfm2::jinja

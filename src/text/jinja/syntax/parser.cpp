@@ -10,6 +10,7 @@
 #include "text/jinja/syntax/scopes.h"
 #include "text/jinja/syntax/token_stream.h"
 #include "text/jinja/values/python_text.h"
+#include "text/jinja/values/unsupported.h"
 
 namespace lfm2::jinja {
 
@@ -40,15 +41,12 @@ class Parser {
   StatementPtr parse_if();
   StatementPtr parse_for();
   StatementPtr parse_set();
-  StatementPtr parse_with();
   StatementPtr parse_macro();
   StatementPtr parse_call_block();
   StatementPtr parse_filter_block();
   StatementPtr parse_generation();
-  StatementPtr parse_print();
   StatementPtr parse_jump(StatementKind kind);
   void parse_parameters(FunctionSyntax& function);
-  [[noreturn]] void fail_tag(const Token& token);
 
   StatementPtr make(StatementKind kind, int line) {
     auto statement = std::make_unique<Statement>();
@@ -116,13 +114,6 @@ Body Parser::parse_inside(Ends ends) {
   return body;
 }
 
-void Parser::fail_tag(const Token& token) {
-  constexpr std::string_view kKnown[] = {"block", "extends", "include", "import", "from", "autoescape"};
-  const bool known = std::find(std::begin(kKnown), std::end(kKnown), token.text) != std::end(kKnown);
-  tokens_.fail(token.line, known ? fmt::format("tag '{}' is not supported", token.text)
-                                 : fmt::format("unknown tag '{}'", token.text));
-}
-
 StatementPtr Parser::parse_statement() {
   const Token& token = tokens_.current();
   if (token.kind != TokenKind::kName) tokens_.fail_expected("the name of a tag");
@@ -131,15 +122,13 @@ StatementPtr Parser::parse_statement() {
   if (tag == "if") return parse_if();
   if (tag == "for") return parse_for();
   if (tag == "set") return parse_set();
-  if (tag == "with") return parse_with();
   if (tag == "macro") return apart([&] { return parse_macro(); });
   if (tag == "call") return apart([&] { return parse_call_block(); });
   if (tag == "filter") return apart([&] { return parse_filter_block(); });
   if (tag == "generation") return apart([&] { return parse_generation(); });
-  if (tag == "print") return parse_print();
   if (tag == "break") return parse_jump(StatementKind::kBreak);
   if (tag == "continue") return parse_jump(StatementKind::kContinue);
-  fail_tag(token);
+  tokens_.fail(token.line, unknown(Naming::kTag, tag));
 }
 
 StatementPtr Parser::parse_if() {
@@ -160,7 +149,7 @@ StatementPtr Parser::parse_for() {
   tokens_.expect_name("in");
   statement->expressions.push_back(expressions_.parse_tuple(false, "recursive"));
   if (tokens_.skip_name("if")) statement->condition = expressions_.parse();
-  if (tokens_.is_name("recursive")) tokens_.fail("recursive loops are not supported");
+  if (tokens_.is_name("recursive")) tokens_.fail(unsupported("a recursive loop"));
   const bool outer = std::exchange(in_loop_, true);
   statement->bodies.push_back(parse_inside({"endfor", "else"}));
   in_loop_ = outer;
@@ -180,27 +169,10 @@ StatementPtr Parser::parse_set() {
   return apart([&] {
     StatementPtr statement = make(StatementKind::kSetBlock, line);
     statement->target = std::move(target);
-    statement->expressions.push_back(expressions_.parse_filters(nullptr, false));
+    if (tokens_.is_operator("|")) tokens_.fail(unsupported("a filter of a 'set' block"));
     statement->bodies.push_back(parse_until("endset"));
     return statement;
   });
-}
-
-StatementPtr Parser::parse_with() {
-  StatementPtr statement = make(StatementKind::kWith, tokens_.line());
-  while (!tokens_.is(TokenKind::kBlockEnd)) {
-    if (!statement->targets.empty()) tokens_.expect_operator(",");
-    if (!tokens_.is(TokenKind::kName)) tokens_.fail_expected("a name to assign to");
-    auto target = std::make_unique<Expression>();
-    target->kind = ExpressionKind::kName;
-    target->line = tokens_.line();
-    target->name = tokens_.next().text;
-    statement->targets.push_back(std::move(target));
-    tokens_.expect_operator("=");
-    statement->expressions.push_back(expressions_.parse());
-  }
-  statement->bodies.push_back(parse_until("endwith"));
-  return statement;
 }
 
 void Parser::parse_parameters(FunctionSyntax& function) {
@@ -211,8 +183,7 @@ void Parser::parse_parameters(FunctionSyntax& function) {
     const std::string_view name = tokens_.expect_name();
     if (std::find(function.parameters.begin(), function.parameters.end(), name) != function.parameters.end())
       tokens_.fail(line, fmt::format("two parameters are named '{}'", name));
-    if (name == "caller" || name == "kwargs" || name == "varargs")
-      tokens_.fail(line, fmt::format("a parameter named '{}' is not supported", name));
+    if (name == "caller") tokens_.fail(line, unsupported("a parameter named 'caller'"));
     if (function.parameters.size() == kMaxNamedArguments)
       tokens_.fail(line, fmt::format("more than {} parameters", kMaxNamedArguments));
     function.parameters.push_back(name);
@@ -261,17 +232,8 @@ StatementPtr Parser::parse_generation() {
   return statement;
 }
 
-StatementPtr Parser::parse_print() {
-  StatementPtr statement = make(StatementKind::kOutput, tokens_.line());
-  while (!tokens_.is(TokenKind::kBlockEnd)) {
-    if (!statement->expressions.empty()) tokens_.expect_operator(",");
-    statement->expressions.push_back(expressions_.parse());
-  }
-  return statement;
-}
-
 StatementPtr Parser::parse_jump(StatementKind kind) {
-  if (!in_loop_) tokens_.fail("break and continue are supported only directly within a loop");
+  if (!in_loop_) tokens_.fail(unsupported("'break' or 'continue' that is not directly within a loop"));
   return make(kind, tokens_.line());
 }
 

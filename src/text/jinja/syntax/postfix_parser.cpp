@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "text/jinja/syntax/expression_parser.h"
+#include "text/jinja/values/unsupported.h"
 
 namespace lfm2::jinja {
 
@@ -44,7 +45,7 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr operand) {
     if (!tokens_.is(TokenKind::kName)) tokens_.fail_expected("a name or number");
     node->name = tokens_.next().text;
     if (node->name.starts_with("__"))
-      tokens_.fail(token.line, fmt::format("attribute '{}' is not supported", node->name));
+      tokens_.fail(token.line, unsupported(fmt::format("the attribute '{}'", node->name)));
     return node;
   }
   const auto ends = [&] { return tokens_.is_operator("]") || tokens_.is_operator(","); };
@@ -59,7 +60,7 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr operand) {
   } else {
     add(*node, std::move(first));
   }
-  if (tokens_.is_operator(",")) tokens_.fail("a tuple as subscript is not supported");
+  if (tokens_.is_operator(",")) tokens_.fail(unsupported("a tuple as subscript"));
   tokens_.expect_operator("]");
   return node;
 }
@@ -69,30 +70,24 @@ std::unique_ptr<CallSyntax> ExpressionParser::parse_arguments() {
   const int line = tokens_.line();
   auto call = std::make_unique<CallSyntax>();
   tokens_.expect_operator("(");
-  const auto ensure = [&](bool fits) {
-    if (!fits) tokens_.fail(line, "invalid syntax for function call expression");
-  };
   for (bool comma = false; !tokens_.is_operator(")"); comma = true) {
     if (comma) {
       tokens_.expect_operator(",");
       if (tokens_.is_operator(")")) break;
     }
     if (tokens_.skip_operator("*")) {
-      ensure(!call->more_positional && !call->more_keyword);
+      if (call->more_positional) tokens_.fail(line, "invalid syntax for function call expression");
       call->more_positional = parse();
-    } else if (tokens_.skip_operator("**")) {
-      ensure(!call->more_keyword);
-      call->more_keyword = parse();
     } else if (tokens_.is(TokenKind::kName) && tokens_.ahead().kind == TokenKind::kOperator &&
                tokens_.ahead().text == "=") {
-      ensure(!call->more_keyword);
       const std::string_view name = tokens_.next().text;
       tokens_.next();
       if (call->keyword.size() == kMaxNamedArguments)
         tokens_.fail(line, fmt::format("more than {} arguments with names", kMaxNamedArguments));
       call->keyword.emplace_back(name, parse());
     } else {
-      ensure(!call->more_positional && !call->more_keyword && call->keyword.empty());
+      if (!call->keyword.empty() || call->more_positional)
+        tokens_.fail(line, "invalid syntax for function call expression");
       call->positional.push_back(parse());
     }
   }
@@ -107,7 +102,6 @@ void ExpressionParser::finish_call(Expression& node, std::unique_ptr<CallSyntax>
   for (const ExpressionPtr& argument : call->positional) deepen(argument);
   for (const auto& [name, argument] : call->keyword) deepen(argument);
   deepen(call->more_positional);
-  deepen(call->more_keyword);
   if (node.depth > kMaxSyntaxDepth)
     tokens_.fail(fmt::format("an expression nested deeper than {} levels", kMaxSyntaxDepth));
   node.call = std::move(call);
@@ -130,8 +124,8 @@ ExpressionPtr ExpressionParser::parse_filters(ExpressionPtr operand, bool first_
     add(*node, std::move(operand));
     node->name = name;
     node->filter = find_filter(name);
-    if (node->filter != nullptr && node->filter->call == nullptr)
-      tokens_.fail(line, fmt::format("filter '{}' is not supported", name));
+    if (node->filter == nullptr && is_unsupported(Naming::kFilter, name))
+      tokens_.fail(line, unsupported(Naming::kFilter, name));
     finish_call(*node, tokens_.is_operator("(") ? parse_arguments() : std::make_unique<CallSyntax>());
     operand = std::move(node);
   }
@@ -144,14 +138,16 @@ ExpressionPtr ExpressionParser::parse_test(ExpressionPtr operand) {
   ExpressionPtr node = unary(ExpressionKind::kTest, line, std::move(operand));
   node->name = tokens_.expect_name();
   node->test = find_test(node->name);
+  if (node->test == nullptr && is_unsupported(Naming::kTest, node->name))
+    tokens_.fail(line, unsupported(Naming::kTest, node->name));
   if (tokens_.is_operator(".")) tokens_.fail(line, fmt::format("No test named '{}.'", node->name));
   auto call = std::make_unique<CallSyntax>();
   const bool name =
       tokens_.is(TokenKind::kName) && !tokens_.is_name("else") && !tokens_.is_name("or") && !tokens_.is_name("and");
   if (tokens_.is_operator("(")) {
     call = parse_arguments();
-  } else if (name || tokens_.is(TokenKind::kText) || tokens_.is(TokenKind::kInteger) || tokens_.is(TokenKind::kReal) ||
-             tokens_.is_operator("[") || tokens_.is_operator("{")) {
+  } else if (name || tokens_.is(TokenKind::kText) || tokens_.is(TokenKind::kInteger) || tokens_.is_operator("[") ||
+             tokens_.is_operator("{")) {
     if (tokens_.is_name("is")) tokens_.fail("You cannot chain multiple tests with is");
     call->positional.push_back(parse_postfix(parse_primary()));
   }

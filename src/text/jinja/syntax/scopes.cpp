@@ -9,7 +9,7 @@
 #include <map>
 #include <set>
 
-#include "text/jinja/builtins/functions.h"
+#include "text/jinja/values/unsupported.h"
 
 namespace lfm2::jinja {
 
@@ -83,8 +83,7 @@ class Resolver {
   // What is stored in one branch of an if only begins as if it had been read first.
   void store(Names& names, std::string_view name, int line, bool in_branch) {
     if (name == "loop" && loops_ > 0) fail(line, "Can't assign to special loop variable in for-loop target");
-    if (name == "caller" || name == "kwargs" || name == "varargs")
-      fail(line, fmt::format("assigning to '{}' is not supported", name));
+    if (name == "caller") fail(line, unsupported("assigning to 'caller'"));
     if (names.places.count(name) > 0) return;
     int hops;
     const Place* outer = names.parent == nullptr ? nullptr : find(*names.parent, name, hops);
@@ -132,18 +131,11 @@ class Resolver {
   void collect(Names& names, const Expression* expression) {
     if (expression == nullptr) return;
     if (expression->kind == ExpressionKind::kName) {
-      refuse_unsupported(names, *expression);
+      if (is_unsupported(Naming::kName, expression->name))
+        fail(expression->line, unsupported(Naming::kName, expression->name));
       load(names, expression->name);
     }
     for_parts(*expression, [&](const ExpressionPtr& part) { collect(names, part.get()); });
-  }
-
-  void refuse_unsupported(const Names& names, const Expression& name) {
-    int hops;
-    const auto function = find_function(name.name);
-    const bool unsupported = function == Function::kNotSupported || name.name == "self";
-    if (unsupported && find(names, name.name, hops) == nullptr)
-      fail(name.line, fmt::format("'{}' is not supported", name.name));
   }
 
   template <class Visit>
@@ -153,7 +145,6 @@ class Resolver {
     for (const ExpressionPtr& argument : expression.call->positional) visit(argument);
     for (const auto& [name, argument] : expression.call->keyword) visit(argument);
     visit(expression.call->more_positional);
-    visit(expression.call->more_keyword);
   }
 
   // The names of a body, without those in scopes within it.
@@ -181,13 +172,10 @@ class Resolver {
     const auto parameter = [&](const Entry& entry) { return names.parameters.count(entry.slot) > 0; };
     entries.erase(std::remove_if(entries.begin(), entries.end(), parameter), entries.end());
   }
-  // A macro takes other arguments than its own, or a body, where it or something in it mentions them.
+  // A macro takes a body where it or something in it mentions it.
   static void note_use(Names& names, std::string_view name) {
-    for (Names* scope = &names; scope != nullptr; scope = scope->parent) {
+    for (Names* scope = &names; scope != nullptr; scope = scope->parent)
       scope->function->uses_caller |= name == "caller";
-      scope->function->uses_kwargs |= name == "kwargs";
-      scope->function->uses_varargs |= name == "varargs";
-    }
   }
 
   [[noreturn]] void fail(int line, const std::string& message) { fail_at(tree_.source, line, message); }
@@ -206,7 +194,6 @@ void Resolver::collect(Names& names, const Statement& statement, bool in_branch)
     case StatementKind::kFor:
     case StatementKind::kCallBlock:
     case StatementKind::kFilterBlock:
-    case StatementKind::kWith:
       collect_all();
       return;
     case StatementKind::kIf:
@@ -242,9 +229,9 @@ void Resolver::resolve(Names& names, Expression* expression) {
     note_use(names, expression->name);
   }
   if (!names.soft && expression->kind == ExpressionKind::kFilter && expression->filter == nullptr)
-    fail(expression->line, fmt::format("No filter named '{}'.", expression->name));
+    fail(expression->line, unknown(Naming::kFilter, expression->name));
   if (!names.soft && expression->kind == ExpressionKind::kTest && expression->test == nullptr)
-    fail(expression->line, fmt::format("No test named '{}'.", expression->name));
+    fail(expression->line, unknown(Naming::kTest, expression->name));
   for_parts(*expression, [&](const ExpressionPtr& part) { resolve(names, part.get()); });
   names.soft = soft;
 }
@@ -253,8 +240,6 @@ void Resolver::resolve_function(Names& outer, FunctionSyntax& function) {
   Names names = begin(&outer, function, function.scope);
   for (const std::string_view parameter : function.parameters) declare(names, parameter, false);
   function.caller = declare(names, "caller", false);
-  function.kwargs = declare(names, "kwargs", false);
-  function.varargs = declare(names, "varargs", false);
   for (const ExpressionPtr& value : function.defaults) collect(names, value.get());
   collect(names, function.body, false);
   for (const std::string_view parameter : function.parameters)
@@ -324,18 +309,13 @@ void Resolver::resolve(Names& names, Statement& statement) {
       resolve_function(names, *statement.function);
       return;
     case StatementKind::kSetBlock:
-    case StatementKind::kFilterBlock:
-    case StatementKind::kWith: {
+    case StatementKind::kFilterBlock: {
       Names inner = begin(&names, *names.function, statement.scope);
-      if (statement.kind == StatementKind::kWith) {
-        for (const ExpressionPtr& value : statement.expressions) resolve(names, value.get());
-        for (const ExpressionPtr& target : statement.targets) declare_target(inner, *target);
-      }
+      Expression* const filters = statement.expressions.empty() ? nullptr : statement.expressions[0].get();
       collect(inner, statement.bodies[0], false);
-      if (statement.kind != StatementKind::kWith) collect(inner, statement.expressions[0].get());
-      if (statement.kind == StatementKind::kSetBlock) resolve(names, statement.target.get());
-      for (const ExpressionPtr& target : statement.targets) resolve(inner, target.get());
-      if (statement.kind != StatementKind::kWith) resolve(inner, statement.expressions[0].get());
+      collect(inner, filters);
+      if (statement.target) resolve(names, statement.target.get());
+      resolve(inner, filters);
       resolve(inner, statement.bodies[0]);
       finish(inner);
       return;

@@ -24,8 +24,6 @@ std::string describe(const Token& token) {
       return "string";
     case TokenKind::kInteger:
       return "integer";
-    case TokenKind::kReal:
-      return "float";
     case TokenKind::kName:
     case TokenKind::kOperator:
       return std::string(token.text);
@@ -53,7 +51,7 @@ void TokenStream::expect_operator(std::string_view op) {
 }
 
 void TokenStream::expect(TokenKind kind) {
-  if (!is(kind)) fail_expected(fmt::format("'{}'", describe({kind, 0, {}, {}})));
+  if (!is(kind)) fail_expected(fmt::format("'{}'", describe({kind, 0, {}})));
   next();
 }
 

@@ -52,7 +52,6 @@ enum class ExpressionKind : uint8_t {
   kTest,       // operands[0] is test(call)
   kNot,
   kNegative,
-  kPositive,
   kArithmetic,   // operands[0] operators[0] operands[1]
   kCompare,      // operands[0] operators[0] operands[1] operators[1] operands[2] …
   kConcatenate,  // operands[0] ~ operands[1] …
@@ -68,7 +67,7 @@ enum class ExpressionKind : uint8_t {
 struct CallSyntax {
   std::vector<ExpressionPtr> positional;
   std::vector<std::pair<std::string_view, ExpressionPtr>> keyword;
-  ExpressionPtr more_positional, more_keyword;  // *args and **kwargs
+  ExpressionPtr more_positional;  // *args
 };
 
 struct Expression {
@@ -81,7 +80,7 @@ struct Expression {
   std::vector<ExpressionPtr> operands;
   std::vector<Operator> operators;
   std::unique_ptr<CallSyntax> call;
-  const Filter* filter = nullptr;  // null: unknown, an error where it is reached
+  const Named<Call>* filter = nullptr;  // null: unknown, an error where it is reached
   const Named<Test>* test = nullptr;
 };
 
@@ -94,7 +93,6 @@ enum class StatementKind : uint8_t {
   kMacro,
   kCallBlock,
   kFilterBlock,
-  kWith,
   kGeneration,
   kBreak,
   kContinue,
@@ -109,17 +107,16 @@ struct FunctionSyntax {
   Body body;
   Scope scope;
   int slots = 0;
-  // The places of the names that every macro may use, where it does.
-  bool uses_caller = false, uses_kwargs = false, uses_varargs = false;
-  Place caller, kwargs, varargs;
+  // The place of the name that every macro may use, where it does.
+  bool uses_caller = false;
+  Place caller;
 };
 
 struct Statement {
   StatementKind kind;
   int line;
-  std::vector<ExpressionPtr> expressions;  // kOutput: all; kIf: the conditions; kWith: the values; else the only one
+  std::vector<ExpressionPtr> expressions;  // kOutput: all; kIf: the conditions; else the only one
   ExpressionPtr target;                    // kFor, kSet, kSetBlock
-  std::vector<ExpressionPtr> targets;      // kWith
   ExpressionPtr condition;                 // kFor: which items
   std::vector<Body> bodies;                // kIf: one for each condition, else one
   Body otherwise;                          // kIf, kFor

@@ -1,4 +1,4 @@
-// Values as text: Python's str() and repr(), json.dumps(), and the two ways to fill in a text.
+// Values as text: Python's str() and repr(), and json.dumps().
 #pragma once
 
 #include <string>
@@ -26,11 +26,5 @@ struct JsonForm {
 void append_json(Heap& heap, std::string& out, const Value& value, const JsonForm& form, int level = 0);
 
 std::string integer_text(Integer value);
-
-// text % value
-Value format_percent(Heap& heap, const Value& text, const Value& value);
-// text.format(...)
-Value format_braces(Heap& heap, std::string_view text, const std::vector<Value>& positional,
-                    const std::vector<std::pair<std::string_view, Value>>& keyword);
 
 }  // namespace lfm2::jinja

@@ -124,8 +124,8 @@ Value Heap::sequence(Kind kind, std::span<const Value> values) {
   return Value::object(kind, make<Items>(copy_array(values), depth));
 }
 
-Value Heap::iterator(const char* type, std::span<const Value> values, const Value* failure) {
-  return Value::object(Kind::kIterator, make<Iterator>(type, copy_array(values), failure));
+Value Heap::iterator(std::span<const Value> values, const Value* failure) {
+  return Value::object(Kind::kIterator, make<Iterator>(copy_array(values), failure));
 }
 
 Value Heap::undefined(Undefined::Why why, std::string_view name, const char* type) {

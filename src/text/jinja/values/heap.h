@@ -63,7 +63,7 @@ class Heap {
   Value sequence(Kind kind, std::span<const Value> values);  // kList or kTuple
   Value list(std::span<const Value> values) { return sequence(Kind::kList, values); }
   Value tuple(std::span<const Value> values) { return sequence(Kind::kTuple, values); }
-  Value iterator(const char* type, std::span<const Value> values, const Value* failure = nullptr);
+  Value iterator(std::span<const Value> values, const Value* failure = nullptr);
   Value undefined(Undefined::Why why, std::string_view name, const char* type = "");
   int depth_of(std::span<const Value> values) const;  // of a container of these; refuses what is too deep
   void check_depth(int value_depth) const;

@@ -235,10 +235,7 @@ bool compare(Heap& heap, Operator op, const Value& a, const Value& b) {
     case Operator::kAdd:
     case Operator::kSubtract:
     case Operator::kMultiply:
-    case Operator::kDivide:
-    case Operator::kFloorDivide:
     case Operator::kModulo:
-    case Operator::kPower:
       break;
   }
   return false;

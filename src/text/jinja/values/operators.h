@@ -15,10 +15,7 @@ enum class Operator : uint8_t {
   kAdd,
   kSubtract,
   kMultiply,
-  kDivide,
-  kFloorDivide,
   kModulo,
-  kPower,
   kEqual,
   kNotEqual,
   kLess,
@@ -38,7 +35,6 @@ bool contains(Heap& heap, const Value& container, const Value& item);
 
 Value arithmetic(Heap& heap, Operator op, const Value& a, const Value& b);
 Value negate(Heap& heap, const Value& value);
-Value posit(Heap& heap, const Value& value);  // unary plus
 
 std::optional<size_t> length(const Value& value);  // nullopt where Python's len() refuses
 bool is_iterable(const Value& value);

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "text/jinja/values/python_tables.h"
+#include "text/unicode/unicode_categories.h"
 
 namespace lfm2::jinja {
 
@@ -20,59 +20,11 @@ size_t character_bytes(unsigned first) { return first < 0x80 ? 1 : first < 0xe0 
 
 bool continues(unsigned byte) { return (byte & 0xc0) == 0x80; }
 
-template <size_t kRanges>
-bool is_in(const CharacterRange (&ranges)[kRanges], char32_t character) {
-  const auto* range = std::upper_bound(std::begin(ranges), std::end(ranges), character,
-                                       [](char32_t value, const CharacterRange& other) { return value < other.first; });
-  return range != std::begin(ranges) && character <= std::prev(range)->last;
+// By the Unicode of `tokenizers`, which newer Pythons have: what they print of newer characters, older ones escape.
+bool is_printable(char32_t character) {
+  static const CodePointSet hidden = united(*category_set("C"), *category_set("Z"));
+  return character == ' ' || !lfm2::contains(hidden, character);
 }
-
-bool is_printable(char32_t character) { return !is_in(kNotPrintable, character); }
-
-template <size_t kRuns>
-char32_t change_case(char32_t character, const CaseRun (&runs)[kRuns]) {
-  const auto* run = std::upper_bound(std::begin(runs), std::end(runs), character,
-                                     [](char32_t value, const CaseRun& other) { return value < other.first; });
-  if (run == std::begin(runs)) return character;
-  --run;
-  if (character > run->last || (character - run->first) % run->stride != 0) return character;
-  return static_cast<char32_t>(static_cast<int>(character) + run->difference);
-}
-
-template <size_t kRuns, size_t kExpansions>
-void append_changed(std::string& out, char32_t character, const CaseRun (&runs)[kRuns],
-                    const CaseExpansion (&expansions)[kExpansions]) {
-  for (const CaseExpansion& expansion : expansions) {
-    if (expansion.character != character) continue;
-    out += expansion.text;
-    return;
-  }
-  append_utf8(out, change_case(character, runs));
-}
-
-// Whether a Σ between these is the last letter of a word, whose lower case is ς.
-bool ends_word(std::string_view before, std::string_view behind) {
-  bool letter_before = false;
-  while (!before.empty() && !letter_before) {
-    size_t at = before.size() - 1;
-    while (continues(byte_at(before, at))) --at;
-    const std::string_view rest = before.substr(0, at);
-    const char32_t character = next_character(before, at);
-    letter_before = is_in(kCased, character);
-    if (!letter_before && !is_in(kCaseIgnorable, character)) return false;
-    before = rest;
-  }
-  if (!letter_before) return false;
-  for (size_t at = 0; at < behind.size();) {
-    const char32_t character = next_character(behind, at);
-    if (is_in(kCased, character)) return false;
-    if (!is_in(kCaseIgnorable, character)) break;
-  }
-  return true;
-}
-
-char ascii_upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; }
-char ascii_lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 }  // namespace
 
@@ -187,48 +139,6 @@ LineEnd find_line_end(std::string_view text, size_t at) {
     at = next;
   }
   return {at, at};
-}
-
-std::string upper(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  for (size_t at = 0; at < text.size();) {
-    if (byte_at(text, at) < 0x80)
-      out += ascii_upper(text[at++]);
-    else
-      append_changed(out, next_character(text, at), kUpper, kUpperExpansions);
-  }
-  return out;
-}
-
-std::string lower(std::string_view text) {
-  constexpr char32_t kSigma = 0x3a3, kFinalSigma = 0x3c2;
-  std::string out;
-  out.reserve(text.size());
-  for (size_t at = 0; at < text.size();) {
-    const size_t begin = at;
-    if (byte_at(text, at) < 0x80) {
-      out += ascii_lower(text[at++]);
-      continue;
-    }
-    const char32_t character = next_character(text, at);
-    if (character == kSigma && ends_word(text.substr(0, begin), text.substr(at)))
-      append_utf8(out, kFinalSigma);
-    else
-      append_changed(out, character, kLower, kLowerExpansions);
-  }
-  return out;
-}
-
-std::optional<std::string> capitalize(std::string_view text) {
-  if (text.empty()) return std::string();
-  size_t at = 0;
-  const char32_t first = next_character(text, at);
-  if (std::find(std::begin(kTitleDiffers), std::end(kTitleDiffers), first) != std::end(kTitleDiffers))
-    return std::nullopt;
-  // The whole text decides what the lower case of a letter behind the first is.
-  const std::string lowered = lower(text);
-  return upper(text.substr(0, at)) + lowered.substr(lower(text.substr(0, at)).size());
 }
 
 void append_code(std::string& out, char32_t character) {

@@ -36,11 +36,6 @@ struct LineEnd {
 };
 LineEnd find_line_end(std::string_view text, size_t at);
 
-std::string upper(std::string_view text);
-std::string lower(std::string_view text);
-// nullopt where the first character's title case is not its upper case.
-std::optional<std::string> capitalize(std::string_view text);
-
 // \xe9, \u20ac or \U0001f30d
 void append_code(std::string& out, char32_t character);
 // repr(text): in quotes, with escapes.

@@ -31,7 +31,7 @@ const char* type_name(const Value& value) {
     case Kind::kView:
       return value.as<View>().type;
     case Kind::kIterator:
-      return value.as<Iterator>().type;
+      return "generator";
     case Kind::kNamespace:
       return "Namespace";
     case Kind::kMacro:

@@ -27,7 +27,7 @@ enum class Kind : uint8_t {
   kDict,
   kRange,
   kView,      // dict.items(), .keys() and .values()
-  kIterator,  // what gives its items once: generators and reversed()
+  kIterator,  // what gives its items once: a generator
   kNamespace,
   kMacro,
   kMethod,  // of a text, list or dict, bound to it
@@ -45,7 +45,7 @@ struct Macro;
 struct Method;
 struct Loop;
 struct Undefined;
-enum class Function : uint8_t { kRange, kNamespace, kDict, kRaiseException, kStrftimeNow, kNotSupported };
+enum class Function : uint8_t { kRange, kNamespace, kDict, kRaiseException, kStrftimeNow };
 
 class Value {
  public:
@@ -156,7 +156,6 @@ struct View {
 };
 
 struct Iterator {
-  const char* type;  // "generator", "reversed"
   std::span<const Value> rest;
   const Value* failure = nullptr;  // the message of what goes wrong behind them
 };
