@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "text/jinja/builtins/methods.h"
+#include "text/jinja/builtins/text_case.h"
 #include "text/jinja/values/format.h"
 #include "text/jinja/values/operators.h"
 #include "text/jinja/values/python_text.h"
