@@ -10,12 +10,9 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/cpu/cpu_ops.h"
-#include "support/host_tensor.h"
+#include "support/ops_under_test.h"
 
 namespace lfm2::test {
-
-constexpr std::initializer_list<DType> kFloatTypes = {DType::kF32, DType::kBf16, DType::kF16};
 
 // Made by the first test that uses it, released by main. Where there is no GPU, main ends before that.
 Backend& gpu();
@@ -75,6 +72,28 @@ struct CpuReference {
   CpuOps ops{pool, *available_simd().front()};
 };
 
+// The GPU's operators, for the cases that both backends must pass.
+class GpuUnderTest : public OpsUnderTest {
+ public:
+  std::string name() const override { return "gpu"; }
+  double units(double, double gpu) const override { return gpu; }
+  // Tensor cores cut off instead of rounding, so every step of 16 may lose a unit in the same direction. A chain of
+  // fused multiply-adds rounds at each of k steps in either direction; four standard deviations are allowed.
+  double product_units(DType act, int64_t k) const override {
+    const auto steps = static_cast<double>(k);
+    return (act == DType::kF32 ? 4 * std::sqrt(steps) : 2 * steps / 16) + 16;
+  }
+
+ private:
+  void run_on(const std::vector<const HostTensor*>& hosts,
+              const std::function<void(Ops&, const std::vector<Tensor>&)>& call) override {
+    std::vector<DeviceTensor> devices;
+    for (const HostTensor* host : hosts) devices.emplace_back(*host);
+    on_gpu([&](Ops& ops) { call(ops, {devices.begin(), devices.end()}); });
+    for (size_t i = 0; i < hosts.size(); ++i) devices[i].fetch(*hosts[i]);
+  }
+};
+
 // Samples of the given lengths, back to back, on the host and on the GPU.
 struct PackedSamples {
   explicit PackedSamples(const std::vector<int64_t>& lengths) {
@@ -107,13 +126,6 @@ struct PackedSamples {
   Batch host, device;
 };
 
-// Log-probabilities may miss the CPU's by their own rounding and the relative error of the sum over a row.
-inline void expect_log_probs_of_cpu(const HostTensor& actual, const HostTensor& cpu) {
-  std::vector<double> tolerance;
-  for (const double value : cpu.values()) tolerance.push_back(0x1p-24 * (2 * std::fabs(value) + 16));
-  expect_close(actual, cpu.values(), tolerance);
-}
-
 // Expects the CPU's values, up to `units` roundings of fp32 at `magnitude` and the rounding of both sides to their
 // type.
 inline void expect_close_to_cpu(const HostTensor& actual, const HostTensor& cpu, const std::vector<double>& magnitude,
@@ -122,12 +134,6 @@ inline void expect_close_to_cpu(const HostTensor& actual, const HostTensor& cpu,
   for (size_t i = 0; i < cpu.size(); ++i)
     tolerance[i] = units * 0x1p-24 * magnitude[i] + 2 * store_error(cpu->dtype, cpu.get(i));
   expect_close(actual, cpu.values(), tolerance);
-}
-
-inline std::vector<double> magnitudes(const HostTensor& x) {
-  std::vector<double> values = x.values();
-  for (double& value : values) value = std::fabs(value);
-  return values;
 }
 
 }  // namespace lfm2::test

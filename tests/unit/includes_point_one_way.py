@@ -14,6 +14,7 @@ ALLOWED = {
     "kernels": [],
     "kernels/cpu/simd": ["kernels"],
     "kernels/cpu": ["kernels", "kernels/cpu/simd"],
+    "kernels/reference": ["kernels"],
     "kernels/cuda/common": ["kernels"],
     "kernels/cuda/ptx": ["kernels"],
     "kernels/cuda/gemm": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx"],

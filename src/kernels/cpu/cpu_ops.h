@@ -1,5 +1,5 @@
-// The operators of the model on the CPU: the readable specification, with which the CUDA operators are compared. Made
-// by CpuBackend and called only on its compute stream, one operator at a time.
+// The operators of the model on the CPU. Made by CpuBackend and called only on its compute stream, one operator at a
+// time.
 #pragma once
 
 #include <algorithm>

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <string>
 
-#include "cuda/experts/test_routing.h"
 #include "cuda/gpu.h"
+#include "support/test_routing.h"
 
 namespace lfm2::test {
 

@@ -1,10 +1,8 @@
-// rms_norm on the GPU, compared with transformers' results and the CPU's operator.
+// rms_norm on the GPU, compared with transformers' results and its specification.
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "cuda/rows/rms_norm_support.h"
-#include "support/golden.h"
+#include "support/row_cases.h"
 
 namespace lfm2 {
 namespace {
@@ -12,35 +10,12 @@ namespace {
 using namespace test;
 
 struct CudaRmsNormTest : ::testing::Test {
-  CpuReference cpu;
+  GpuUnderTest gpu_ops;
 };
 
-TEST_F(CudaRmsNormTest, AgreesWithTransformers) {
-  const auto x = golden_operator("rms_norm/x"), weight = golden_operator("rms_norm/weight"),
-             y = golden_operator("rms_norm/y");
-  HostTensor in(DType::kF32, {7, 64}), scale(DType::kF32, {64});
-  in.fill(x.values);
-  scale.fill(weight.values);
-  std::vector<double> tolerance;
-  for (const double value : y.values) tolerance.push_back(8 * 0x1p-24 * std::fabs(value));
-  expect_close(rms_norm(in, scale), y.values, tolerance);
-}
+TEST_F(CudaRmsNormTest, AgreesWithTransformers) { check_rms_norm_of_transformers(gpu_ops); }
 
-TEST_F(CudaRmsNormTest, EveryTypeInPlaceAndOddWidths) {
-  for (const DType act : kFloatTypes)
-    for (const DType weight : kFloatTypes)
-      for (const int64_t n : {1, 8, 17, 64, 1000, 2048, 2500, 7168}) {
-        SCOPED_TRACE(fmt::format("{} {} {}", name(act), name(weight), n));
-        HostTensor x(act, {5, n}), scale(weight, {n}), expected(act, {5, n});
-        x.fill_random(1, 3.0f);
-        scale.fill_random(2);
-        for (int64_t c = 0; c < n; ++c) x.set(static_cast<size_t>(c), 0);  // a row of zeros stays zero
-        cpu.ops.rms_norm(x, scale, 1e-5f, expected);
-        // The bound has half of each side's sum (the additions of an octet and of a lane, then the folds) and six
-        // roundings after it.
-        expect_close_to_cpu(rms_norm(x, scale), expected, magnitudes(expected), 70 + 12);
-      }
-}
+TEST_F(CudaRmsNormTest, EveryTypeInPlaceAndOddWidths) { check_rms_norm(gpu_ops); }
 
 TEST_F(CudaRmsNormTest, ARowsBitsAreItsOwn) {
   HostTensor x(DType::kBf16, {300, 2048}), scale(DType::kBf16, {2048});

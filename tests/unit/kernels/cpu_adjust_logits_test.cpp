@@ -6,14 +6,10 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_ops.h"
-#include "support/adjusted_row.h"
-#include "support/host_tensor.h"
-#include "support/packed_batch.h"
+#include "support/sampling_cases.h"
 
 namespace lfm2::test {
 namespace {
-
-constexpr int64_t kVocab = 37;
 
 // Sequences that grow by some tokens in each batch.
 struct AdjustLogitsTest : ::testing::Test {
@@ -85,55 +81,9 @@ TEST_F(AdjustLogitsTest, WhatARuleNeeds) {
   EXPECT_FALSE((SamplingRule{.banned = 1, .min_tokens = 3}.adjusts(3)));
 }
 
-// Rows of all kinds side by side, against the adjustments in plain words; the values are the same bits.
-TEST_F(AdjustLogitsTest, AgreesWithPlainWords) {
-  const std::vector<SamplingRule> rules = {{},
-                                           {.repetition_penalty = 1.3f},
-                                           {.presence_penalty = 0.7f, .frequency_penalty = 0.3f},
-                                           {.biases = 3},
-                                           {.banned = 2, .min_tokens = 4},
-                                           {.repetition_penalty = 0.8f,
-                                            .presence_penalty = -1.1f,
-                                            .frequency_penalty = 0.1f,
-                                            .biases = 2,
-                                            .banned = 1,
-                                            .min_tokens = 2}};
-  const auto rows = static_cast<int64_t>(rules.size()), max_edits = int64_t{4};
-  std::mt19937 random(5);
-  const auto token = [&] { return static_cast<int32_t>(random() % kVocab); };
-  HostTensor logits(DType::kF32, {rows, kVocab}), out(DType::kF32, {rows, kVocab}), draws(DType::kI32, {rows, 2}),
-      slots(DType::kI32, {rows}), rule_words(DType::kI32, {rows, kRuleWords}), counts(DType::kI32, {rows, kVocab}),
-      edit_words(DType::kI32, {rows, max_edits, kEditWords});
-  logits.fill_random(1, 4.0f);
-  std::copy(rules.begin(), rules.end(), rule_words->as<SamplingRule>());
-  for (const int32_t place : {0, 1, 3, 9}) {
-    counts.fill(7);
-    std::vector<Before> before(rules.size());
-    std::vector<std::vector<LogitEdit>> edits(rules.size());
-    for (size_t row = 0; row < rules.size(); ++row) {
-      const auto slot = static_cast<int32_t>(rules.size() - 1 - row);  // rows are not in the order of the slots
-      for (int i = 0; i < 5; ++i) before[row].prompt.push_back(token());
-      for (int32_t i = 0; i < place; ++i) before[row].text.push_back(token());
-      for (int64_t i = 0; i < max_edits; ++i)  // of different tokens
-        edits[row].push_back({static_cast<int32_t>(7 * i + static_cast<int64_t>(row)), 0.5f + static_cast<float>(i)});
-      std::vector<int32_t> fed = before[row].prompt;
-      fed.insert(fed.end(), before[row].text.begin(), before[row].text.end());
-      feed({{rules[row].counts() ? slot : -1, 5, 0, fed}}, counts);
-      slots.set(row, slot);
-      draws.set(2 * row + 1, place);
-      std::copy(edits[row].begin(), edits[row].end(), edit_words->as<LogitEdit>() + slot * max_edits);
-    }
-    out.fill(-5);
-    ops.adjust_logits(logits, draws, rule_words, slots, {counts, edit_words}, out);
-    for (size_t row = 0; row < rules.size(); ++row) {
-      const auto* first = logits->as<float>() + static_cast<int64_t>(row) * kVocab;
-      const std::vector<float> expected =
-          rules[row].adjusts(place) ? adjusted_row({first, first + kVocab}, rules[row], before[row], edits[row], place)
-                                    : std::vector<float>(kVocab, -5);
-      const auto* found = out->as<float>() + static_cast<int64_t>(row) * kVocab;
-      EXPECT_EQ(std::vector<float>(found, found + kVocab), expected) << "row " << row << ", place " << place;
-    }
-  }
+TEST_F(AdjustLogitsTest, AgreesWithItsSpecification) {
+  CpuUnderTest cpu(*available_simd().front());
+  check_adjust_logits(cpu, 37);
 }
 
 // A row is drawn from its adjusted logits where its rule adjusts them; log-probabilities are of the raw ones.
@@ -170,7 +120,7 @@ TEST_F(AdjustLogitsTest, DrawsAsOftenAsTheDefinitionsSay) {
                           .banned = 1,
                           .min_tokens = 100};
   const std::vector<float> raw = {2.0f, 1.5f, -0.5f, 1.0f, 0.5f, 3.0f, 0.0f, -4.0f, 2.5f, 0.8f};
-  const Before before{{0, 2, 7}, {8, 8, 1}};
+  const reference::Before before{{0, 2, 7}, {8, 8, 1}};
   const std::vector<LogitEdit> edits = {{6, 1.5f}, {5, 0}};
   HostTensor counts(DType::kI32, {1, kTokens}), edit_words(DType::kI32, {1, 2, kEditWords});
   feed({{0, 3, 0, {0, 2, 7, 8, 8, 1}}}, counts);
@@ -186,7 +136,7 @@ TEST_F(AdjustLogitsTest, DrawsAsOftenAsTheDefinitionsSay) {
   ops.sample(logits, adjusted, draws, rules, ids, log_probs);
 
   // The distribution: sorted by the adjusted logits, cut by top-k, by top-p and by min-p.
-  const std::vector<float> scores = adjusted_row(raw, rule, before, edits, 3);
+  const std::vector<float> scores = reference::adjust_logits(raw, rule, before, edits, 3);
   std::vector<size_t> order(kTokens);
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });

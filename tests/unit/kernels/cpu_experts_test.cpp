@@ -2,161 +2,37 @@
 // backend.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-#include <random>
-
 #include "kernels/cpu/cpu_ops.h"
-#include "support/host_tensor.h"
+#include "support/experts_cases.h"
 
 namespace lfm2 {
 namespace {
 
 using test::HostTensor;
-
-struct TestRouting {
-  TestRouting(int64_t tokens, int64_t top_k, int64_t experts)
-      : ids(DType::kI32, {tokens, top_k}),
-        weights(DType::kF32, {tokens, top_k}),
-        sources(DType::kI32, {tokens * top_k}),
-        rows(DType::kI32, {tokens, top_k}),
-        expert_offsets(DType::kI32, {experts + 1}),
-        routing{ids, weights, sources, rows, expert_offsets} {}
-  HostTensor ids, weights, sources, rows, expert_offsets;
-  Routing routing;
-};
+using test::TestRouting;
 
 struct ExpertsFixture : ::testing::Test {
   ThreadPool pool{2};
   CpuOps ops{pool, *available_simd().front()};
+  test::CpuUnderTest cpu{*available_simd().front()};
 };
 using RouteTest = ExpertsFixture;
 using GroupByExpertTest = ExpertsFixture;
 using CombineExpertsTest = ExpertsFixture;
 
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+TEST_F(RouteTest, AgreesWithASortByScore) { test::check_route(cpu); }
 
-TEST_F(RouteTest, AgreesWithASortByScore) {
-  const int64_t tokens = 200, experts = 32, top_k = 4;
-  HostTensor logits(DType::kF32, {tokens, experts}), bias(DType::kF32, {experts});
-  logits.fill_random(1, 2.0f);
-  bias.fill_random(2, 0.3f);
-  for (const bool biased : {false, true})
-    for (const bool normalize : {false, true}) {
-      TestRouting r(tokens, top_k, experts);
-      ops.route(logits, biased ? bias.view() : Tensor{}, {top_k, normalize, 2.5f}, r.routing);
-      std::vector<double> expected, tolerance;
-      for (size_t t = 0; t < static_cast<size_t>(tokens); ++t) {
-        const auto p = [&](size_t e) { return sigmoid(logits.get(t * 32 + e)); };
-        const auto score = [&](size_t e) { return p(e) + (biased ? bias.get(e) : 0); };
-        std::vector<size_t> order(32);
-        std::iota(order.begin(), order.end(), size_t{0});
-        std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return score(a) > score(b); });
-        double sum = 1e-6;
-        for (size_t j = 0; j < 4; ++j) {
-          const auto chosen = static_cast<size_t>(r.ids.get(t * 4 + j));
-          // The expert must be the same, unless rounding decides between the two.
-          ASSERT_NEAR(score(chosen), score(order[j]), 3 * 0x1p-24 * (1 + std::fabs(score(chosen))))
-              << "token " << t << ", " << j;
-          sum += p(chosen);
-        }
-        for (size_t j = 0; j < 4; ++j) {
-          const double weight = p(static_cast<size_t>(r.ids.get(t * 4 + j))) / (normalize ? sum : 1) * 2.5;
-          expected.push_back(weight);
-          tolerance.push_back(12 * 0x1p-24 * weight);
-        }
-      }
-      test::expect_close(r.weights, expected, tolerance);
-    }
-}
+TEST_F(RouteTest, TiesGoToTheLowerIdAndTheBiasOnlyChooses) { test::check_ties_of_route(cpu); }
 
-TEST_F(RouteTest, TheBiasChoosesButDoesNotWeigh) {
-  HostTensor logits(DType::kF32, {1, 4}), bias(DType::kF32, {4});
-  logits.fill({0, 3, 0, 1});
-  bias.fill({5, 0, 0, 0});
-  TestRouting r(1, 2, 4);
-  ops.route(logits, bias, {2, false, 1.0f}, r.routing);
-  EXPECT_EQ(r.ids.values(), (std::vector<double>{0, 1}));
-  EXPECT_EQ(r.weights.get(0), 0.5);
-}
+TEST_F(RouteTest, NanAndInfinityGiveDistinctValidIds) { test::check_route_of_nans(cpu); }
 
-TEST_F(RouteTest, TiesGoToTheLowerId) {
-  HostTensor logits(DType::kF32, {2, 5});
-  logits.fill({1, 2, 2, 1, 2, 0, 0, 0, 0, 0});
-  TestRouting r(2, 4, 5);
-  ops.route(logits, {}, {4, false, 1.0f}, r.routing);
-  EXPECT_EQ(r.ids.values(), (std::vector<double>{1, 2, 4, 0, 0, 1, 2, 3}));
-}
-
-TEST_F(RouteTest, NanAndInfinityGiveDistinctValidIds) {
-  HostTensor logits(DType::kF32, {4, 3});
-  logits.fill({NAN, 1, NAN, NAN, NAN, NAN, -HUGE_VAL, HUGE_VAL, NAN, -HUGE_VAL, -HUGE_VAL, -HUGE_VAL});
-  TestRouting r(4, 3, 3);
-  ops.route(logits, {}, {3, true, 1.0f}, r.routing);
-  EXPECT_EQ(r.ids.values(), (std::vector<double>{1, 0, 2, 0, 1, 2, 1, 0, 2, 0, 1, 2}));
-  EXPECT_EQ(r.weights.get(9), 0);  // 0 / (0 + 1e-6)
-}
-
-void check_groups(CpuOps& ops, int64_t tokens, int64_t top_k, int64_t experts, const std::vector<double>& ids) {
-  TestRouting r(tokens, top_k, experts);
-  r.ids.fill(ids);
-  ops.group_by_expert(r.routing);
-  // A stable sort of the assignments by counting.
-  std::vector<double> sources, rows(ids.size()), offsets = {0};
-  for (int64_t e = 0; e < experts; ++e) {
-    for (size_t i = 0; i < ids.size(); ++i) {
-      if (ids[i] != static_cast<double>(e)) continue;
-      rows[i] = static_cast<double>(sources.size());
-      sources.push_back(static_cast<double>(static_cast<int64_t>(i) / top_k));
-    }
-    offsets.push_back(static_cast<double>(sources.size()));
-  }
-  EXPECT_EQ(r.sources.values(), sources);
-  EXPECT_EQ(r.rows.values(), rows);
-  EXPECT_EQ(r.expert_offsets.values(), offsets);
-}
-
-TEST_F(GroupByExpertTest, IsAStableSort) {
-  check_groups(ops, 3, 2, 4, {3, 1, 1, 0, 3, 1});
-  check_groups(ops, 0, 2, 4, {});
-  check_groups(ops, 4, 1, 1, {0, 0, 0, 0});
-  for (const double everyone : {0, 2, 4}) check_groups(ops, 7, 1, 5, std::vector<double>(7, everyone));
-  std::mt19937 generator(1);
-  std::vector<double> ids(300);
-  for (double& id : ids) id = static_cast<double>(generator() % 32);
-  check_groups(ops, 75, 4, 32, ids);
-}
+TEST_F(GroupByExpertTest, IsAStableSort) { test::check_group_by_expert(cpu); }
 
 TEST_F(GroupByExpertTest, RefusesAnIdOutOfRange) {
-  for (const double id : {-1.0, 4.0}) EXPECT_THROW(check_groups(ops, 1, 1, 4, {id}), Error);
+  for (const double id : {-1.0, 4.0}) EXPECT_THROW(test::check_groups(cpu, 1, 1, 4, {id}), Error);
 }
 
-TEST_F(CombineExpertsTest, AddsTheWeightedRowsToTheResidual) {
-  const int64_t tokens = 9, top_k = 3, hidden = 45;
-  for (const DType act : {DType::kF32, DType::kBf16, DType::kF16}) {
-    TestRouting r(tokens, top_k, 8);
-    HostTensor y(act, {tokens * top_k, hidden}), residual(act, {tokens, hidden});
-    y.fill_random(1);
-    residual.fill_random(2, 4.0f);
-    r.weights.fill_random(3);
-    for (size_t i = 0; i < 27; ++i) r.rows.set(i, static_cast<double>(i * 10 % 27));
-    std::vector<double> expected, tolerance;
-    for (size_t t = 0; t < 9; ++t)
-      for (size_t c = 0; c < 45; ++c) {
-        double sum = residual.get(t * 45 + c), magnitude = std::fabs(sum);
-        for (size_t j = 0; j < 3; ++j) {
-          const double term = r.weights.get(t * 3 + j) * y.get(static_cast<size_t>(r.rows.get(t * 3 + j)) * 45 + c);
-          sum += term;
-          magnitude += std::fabs(term);
-        }
-        expected.push_back(sum);
-        tolerance.push_back(5 * 0x1p-24 * magnitude + test::store_error(act, sum));
-      }
-    ops.combine_experts(y, r.routing, residual);
-    test::expect_close(residual, expected, tolerance);
-  }
-}
+TEST_F(CombineExpertsTest, AddsTheWeightedRowsToTheResidual) { test::check_combine_experts(cpu); }
 
 TEST_F(CombineExpertsTest, BehindTheProductGivesTheBitsOfBoth) {
   const int64_t tokens = 5, top_k = 2, experts = 3, hidden = 18, k = 24;

@@ -1,5 +1,5 @@
-// The operators grouped_matmul, matmul_swiglu and grouped_swiglu of the CPU backend, compared with matmul for each
-// expert.
+// The operators grouped_matmul, matmul_swiglu and grouped_swiglu of the CPU backend, compared with their
+// specification and with matmul for each expert.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,21 +13,18 @@ namespace {
 
 using namespace test;
 
+TEST(GroupedMatmulTest, EveryTypeAndSplit) { check_grouped_matmul(AllCpus().all); }
+
 TEST(GroupedMatmulTest, HasTheBitsOfMatmulExpertByExpert) {
   const int64_t experts = 5, n = 70, k = 1100;
-  const std::vector<std::vector<double>> splits = {{0, 3, 3, 10, 150, 151},
-                                                   {0, 0, 0, 151, 151, 151},
-                                                   {0, 151, 151, 151, 151, 151},
-                                                   {0, 30, 60, 90, 120, 151},
-                                                   {0, 1, 1, 2, 3, 4}};  // the last one as in a step of one sequence
   ThreadPool pool(3);
   for (const Simd* simd : available_simd()) {
     CpuOps ops(pool, *simd);
-    for (const DType act : kTypes) {
+    for (const DType act : kFloatTypes) {
       HostTensor a(act, {151, k}), w(DType::kBf16, {experts, n, k}), offsets(DType::kI32, {experts + 1});
       a.fill_random(5);
       w.fill_random(6);
-      for (const auto& split : splits) {
+      for (const auto& split : kSplits) {
         offsets.fill(split);
         const auto all = static_cast<int64_t>(split.back());
         HostTensor out(act, {all, n}), expected(act, {all, n});
@@ -48,9 +45,11 @@ int64_t gate_row(int64_t c, bool up) {
   return c / kGateUpBlock * 2 * kGateUpBlock + c % kGateUpBlock + (up ? kGateUpBlock : 0);
 }
 
+TEST(MatmulSwigluTest, EveryTypeAndOddSizes) { check_matmul_swiglu(AllCpus().all); }
+
 TEST(MatmulSwigluTest, IsTheProductsSiluTimesUp) {
   for (const Simd* simd : available_simd())
-    for (const DType act : kTypes)
+    for (const DType act : kFloatTypes)
       for (const int64_t ffn : {8, 16, 104, 304})
         for (const int64_t m : {1, 35}) {
           const MatmulCase c{m, 2 * ffn, 300, act, DType::kBf16};
@@ -72,12 +71,14 @@ TEST(MatmulSwigluTest, IsTheProductsSiluTimesUp) {
         }
 }
 
+TEST(GroupedSwigluTest, EveryTypeAndSplit) { check_grouped_swiglu(AllCpus().all); }
+
 TEST(GroupedSwigluTest, HasTheBitsOfMatmulSwigluExpertByExpert) {
   const int64_t experts = 4, ffn = 72, k = 290, rows = 90;
   ThreadPool pool(3);
   for (const Simd* simd : available_simd()) {
     CpuOps ops(pool, *simd);
-    for (const DType act : kTypes) {
+    for (const DType act : kFloatTypes) {
       HostTensor a(act, {rows, k}), w(DType::kBf16, {experts, 2 * ffn, k}), offsets(DType::kI32, {experts + 1});
       a.fill_random(5);
       w.fill_random(6);

@@ -179,8 +179,8 @@ testing::AssertionResult same_class(double found, double expected) {
 TEST_P(EverySimd, HardInputsAreAsAccurateAsPlainFp32) {
   const int64_t rows = 6, columns = 9, m = rows * kKinds, n = columns * kKinds;
   std::vector<double> squares(kKinds * kKinds), counts(kKinds * kKinds);
-  for (const DType act : kTypes)
-    for (const DType weight : kTypes)
+  for (const DType act : kFloatTypes)
+    for (const DType weight : kFloatTypes)
       for (const int64_t k : {1, 40, 700}) {
         HostTensor a(act, {m, k}), w(weight, {n, k});
         fill_hard(a, 11);
@@ -240,8 +240,8 @@ TEST_P(EverySimd, HardInputsAreAsAccurateAsPlainFp32) {
 TEST_P(EverySimd, InfinitiesAndNansAsPlainFp32) {
   const int64_t m = 100, n = 70, k = 300;
   const double infinity = HUGE_VAL;
-  for (const DType act : kTypes)
-    for (const DType weight : kTypes) {
+  for (const DType act : kFloatTypes)
+    for (const DType weight : kFloatTypes) {
       HostTensor a(act, {m, k}), w(weight, {n, k});
       a.fill_random(5);
       w.fill_random(6);
@@ -277,7 +277,7 @@ TEST_P(EverySimd, InfinitiesAndNansAsPlainFp32) {
 
 // The bits of a row do not depend on its neighbours or their number.
 TEST_P(EverySimd, BitsOfHardRowsDependOnTheRowOnly) {
-  for (const DType weight : kTypes)
+  for (const DType weight : kFloatTypes)
     for (const int64_t k : {700, 32}) {
       const int64_t m = 10 * kKinds, n = 5 * kKinds;  // more rows than the kernel for few rows takes
       HostTensor a(DType::kF32, {m, k}), w(weight, {n, k});

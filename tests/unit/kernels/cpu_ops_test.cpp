@@ -1,4 +1,4 @@
-// The row-wise operators of the CPU backend, compared with transformers and with double precision.
+// The row-wise operators of the CPU backend, compared with transformers and with their specification.
 #include "kernels/cpu/cpu_ops.h"
 
 #include <gtest/gtest.h>
@@ -6,9 +6,9 @@
 #include <bit>
 #include <cmath>
 
-#include "support/golden.h"
-#include "support/host_tensor.h"
-#include "support/packed_batch.h"
+#include "support/product_cases.h"
+#include "support/row_cases.h"
+#include "support/sampling_cases.h"
 
 namespace lfm2 {
 namespace {
@@ -16,11 +16,10 @@ namespace {
 using test::HostTensor;
 using test::PackedBatch;
 
-constexpr std::initializer_list<DType> kOpTypes = {DType::kF32, DType::kBf16, DType::kF16};
-
 struct CpuOpsFixture : ::testing::TestWithParam<const Simd*> {
   ThreadPool pool{3};
   CpuOps ops{pool, *GetParam()};
+  test::CpuUnderTest cpu{*GetParam()};
 };
 using EmbedTest = CpuOpsFixture;
 using RmsNormTest = CpuOpsFixture;
@@ -32,65 +31,17 @@ using ExponentialTest = CpuOpsFixture;
 using TopLogProbsTest = CpuOpsFixture;
 using TargetLogProbsTest = CpuOpsFixture;
 
-TEST_P(EmbedTest, CopiesOrConvertsTheRows) {
-  HostTensor ids(DType::kI32, {4});
-  ids.fill({2, 0, 2, 4});
-  for (const DType from : kOpTypes) {
-    HostTensor table(from, {5, 33});
-    table.fill_random(1);
-    for (const DType to : kOpTypes) {
-      HostTensor out(to, {4, 33});
-      ops.embed(ids, table, out);
-      std::vector<double> expected, tolerance;
-      for (const size_t id : {2u, 0u, 2u, 4u})
-        for (size_t c = 0; c < 33; ++c) {
-          expected.push_back(table.get(id * 33 + c));
-          tolerance.push_back(from == to ? 0 : test::store_error(to, expected.back()));
-        }
-      test::expect_close(out, expected, tolerance);
-    }
-  }
-  HostTensor table(DType::kF32, {4, 33}), out(DType::kF32, {4, 33});
-  EXPECT_THROW(ops.embed(ids, table, out), Error);  // there is no id 4 in a table of 4 rows
+TEST_P(EmbedTest, CopiesOrConvertsTheRows) { test::check_embed(cpu); }
+
+TEST_P(EmbedTest, RefusesAnIdOutOfRange) {
+  HostTensor ids(DType::kI32, {1}), table(DType::kF32, {4, 33}), out(DType::kF32, {1, 33});
+  ids.fill(4);
+  EXPECT_THROW(ops.embed(ids, table, out), Error);
 }
 
-TEST_P(RmsNormTest, AgreesWithTransformers) {
-  const auto x = test::golden_operator("rms_norm/x"), weight = test::golden_operator("rms_norm/weight"),
-             y = test::golden_operator("rms_norm/y");
-  HostTensor in(DType::kF32, {7, 64}), scale(DType::kF32, {64}), out(DType::kF32, {7, 64});
-  in.fill(x.values);
-  scale.fill(weight.values);
-  ops.rms_norm(in, scale, 1e-5f, out);
-  std::vector<double> tolerance;
-  for (const double value : y.values) tolerance.push_back(8 * 0x1p-24 * std::fabs(value));
-  test::expect_close(out, y.values, tolerance);
-}
+TEST_P(RmsNormTest, AgreesWithTransformers) { test::check_rms_norm_of_transformers(cpu); }
 
-TEST_P(RmsNormTest, EveryTypeInPlaceAndOddWidths) {
-  for (const DType act : kOpTypes)
-    for (const DType weight : kOpTypes)
-      for (const int64_t n : {1, 17, 2048, 2500}) {
-        HostTensor x(act, {5, n}), scale(weight, {n});
-        x.fill_random(1, 3.0f);
-        scale.fill_random(2);
-        for (int64_t c = 0; c < n; ++c) x.set(static_cast<size_t>(c), 0);  // a row of zeros stays zero
-        std::vector<double> expected, tolerance;
-        for (size_t r = 0; r < 5; ++r) {
-          double sum = 0;
-          const auto width = static_cast<size_t>(n);
-          for (size_t c = 0; c < width; ++c) sum += std::pow(x.get(r * width + c), 2);
-          for (size_t c = 0; c < width; ++c) {
-            const double value = x.get(r * width + c) / std::sqrt(sum / static_cast<double>(n) + 1e-5) * scale.get(c);
-            expected.push_back(value);
-            // Half of the sum's error (64 additions in a lane, then the fold), and six roundings after it.
-            tolerance.push_back((70.0 / 2 + 6) * 0x1p-24 * std::fabs(value) + test::store_error(act, value));
-          }
-        }
-        SCOPED_TRACE(fmt::format("{} {} {}", name(act), name(weight), n));
-        ops.rms_norm(x, scale, 1e-5f, x);
-        test::expect_close(x, expected, tolerance);
-      }
-}
+TEST_P(RmsNormTest, EveryTypeInPlaceAndOddWidths) { test::check_rms_norm(cpu); }
 
 TEST_P(RmsNormTest, RefusesOtherShapesAndIntegers) {
   const HostTensor weight(DType::kF32, {5}), integer_weight(DType::kI32, {5});
@@ -102,67 +53,9 @@ TEST_P(RmsNormTest, RefusesOtherShapesAndIntegers) {
   }
 }
 
-TEST_P(ShortConvTest, AgreesWithTransformers) {
-  for (const std::string kind : {"k3", "k3_bias", "k4", "k4_bias"}) {
-    SCOPED_TRACE(kind);
-    const auto x = test::golden_operator("causal_conv1d/" + kind + "/x"),
-               w = test::golden_operator("causal_conv1d/" + kind + "/w");
-    const auto y = test::golden_operator("causal_conv1d/" + kind + "/y");
-    const int64_t samples = x.dim(0), channels = x.dim(1), length = x.dim(2), taps = w.dim(1);
-    const PackedBatch packed(std::vector<int32_t>(static_cast<size_t>(samples), static_cast<int32_t>(length)));
-    HostTensor bcz(DType::kF32, {samples * length, 3 * channels}), weight(DType::kF32, {channels, taps});
-    HostTensor out(DType::kF32, {samples * length, channels}), bias(DType::kF32, {channels});
-    bcz.fill(1.0);
-    weight.fill(w.values);
-    const bool has_bias = kind.size() > 2;
-    if (has_bias) bias.fill(test::golden_operator("causal_conv1d/" + kind + "/bias").values);
-    std::vector<double> expected(y.values.size());
-    for (int64_t i = 0; i < samples; ++i)
-      for (int64_t c = 0; c < channels; ++c)
-        for (int64_t t = 0; t < length; ++t) {
-          const auto from = static_cast<size_t>((i * channels + c) * length + t);
-          bcz.set(static_cast<size_t>((i * length + t) * 3 * channels + 2 * channels + c), x.values[from]);
-          expected[static_cast<size_t>((i * length + t) * channels + c)] = y.values[from];
-        }
-    ops.short_conv(bcz, weight, has_bias ? bias.view() : Tensor{}, packed.batch, out);
-    test::expect_close(out, expected, std::vector<double>(expected.size(), 2 * 5 * 0x1p-24 * 10));
-  }
-}
+TEST_P(ShortConvTest, AgreesWithTransformers) { test::check_short_conv_of_transformers(cpu); }
 
-TEST_P(ShortConvTest, GatesAndSamplesOfAnyLength) {
-  const PackedBatch packed({1, 2, 0, 7, 3});
-  const int64_t hidden = 37;
-  for (const DType act : kOpTypes)
-    for (const int64_t taps : {1, 3, 5}) {
-      SCOPED_TRACE(fmt::format("{} taps {}", name(act), taps));
-      HostTensor bcz(act, {packed.tokens(), 3 * hidden}), weight(DType::kBf16, {hidden, 1, taps}),
-          bias(DType::kBf16, {hidden});
-      HostTensor out(act, {packed.tokens(), hidden});
-      bcz.fill_random(1);
-      weight.fill_random(2);
-      bias.fill_random(3);
-      ops.short_conv(bcz, weight, bias, packed.batch, out);
-      std::vector<double> expected, tolerance;
-      for (int64_t t = 0; t < packed.tokens(); ++t)
-        for (int64_t c = 0; c < hidden; ++c) {
-          const auto at = [&](int64_t row, int64_t part) {
-            return bcz.get(static_cast<size_t>((row * 3 + part) * hidden + c));
-          };
-          double sum = bias.get(static_cast<size_t>(c)), magnitude = std::fabs(sum);
-          for (int64_t j = 0; j < taps; ++j) {
-            const int64_t back = taps - 1 - j;
-            if (static_cast<double>(back) > packed.positions.get(static_cast<size_t>(t))) continue;
-            const double term = weight.get(static_cast<size_t>(c * taps + j)) * at(t - back, 0) * at(t - back, 2);
-            sum += term;
-            magnitude += std::fabs(term);
-          }
-          expected.push_back(at(t, 1) * sum);
-          tolerance.push_back(static_cast<double>(taps + 4) * 0x1p-24 * magnitude * std::fabs(at(t, 1)) +
-                              test::store_error(act, expected.back()));
-        }
-      test::expect_close(out, expected, tolerance);
-    }
-}
+TEST_P(ShortConvTest, EveryTypeAndLength) { test::check_short_conv(cpu); }
 
 // Products with a unit matrix give the activations themselves.
 TEST_P(SwigluTest, AgreesWithTransformers) {
@@ -178,41 +71,6 @@ TEST_P(SwigluTest, AgreesWithTransformers) {
   }
   ops.matmul_swiglu(a, w, out);
   for (size_t i = 0; i < 54; ++i) EXPECT_NEAR(out.get(i * 8 + 3), y.values[i], 6 * 0x1p-24 * std::fabs(y.values[i]));
-}
-
-TEST_P(SwigluTest, EveryTypeGroupAndLargeValues) {
-  const int64_t experts = 3, ffn = 24, k = 20, rows = 9;
-  HostTensor offsets(DType::kI32, {experts + 1});
-  offsets.fill({0, 4, 4, 9});
-  for (const DType act : kOpTypes) {
-    HostTensor a(act, {rows, k}), w(act, {experts, 2 * ffn, k}), out(act, {rows, ffn}), dense(act, {rows, ffn});
-    a.fill_random(1, 2.0f);
-    w.fill_random(2, 2.0f);
-    a.set(0, 30);
-    a.set(static_cast<size_t>(k), -30);
-    ops.grouped_swiglu(a, w, offsets, out);
-    std::vector<double> expected, tolerance;
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t expert = r < 4 ? 0 : 2;
-      for (int64_t c = 0; c < ffn; ++c) {
-        double sums[2] = {}, magnitudes[2] = {};
-        for (int64_t part = 0; part < 2; ++part)
-          for (int64_t i = 0; i < k; ++i) {
-            const int64_t row = expert * 2 * ffn + c / 8 * 16 + part * 8 + c % 8;
-            const double term = a.get(static_cast<size_t>(r * k + i)) * w.get(static_cast<size_t>(row * k + i));
-            sums[part] += term;
-            magnitudes[part] += std::fabs(term);
-          }
-        expected.push_back(sums[0] / (1 + std::exp(-sums[0])) * sums[1]);
-        tolerance.push_back(static_cast<double>(k + 8) * 0x1p-24 *
-                                (2 * magnitudes[0] * std::fabs(sums[1]) + std::fabs(sums[0]) * magnitudes[1]) +
-                            1e-30 + test::store_error(act, expected.back()));
-      }
-    }
-    test::expect_close(out, expected, tolerance);
-    ops.matmul_swiglu(a, w->at(2), dense);
-    EXPECT_TRUE(test::same_bits(dense->rows(4, 5), out->rows(4, 5)));
-  }
 }
 
 // The distance to the true value in units of the result's last place; a subnormal's unit is 2^-149.
@@ -244,7 +102,7 @@ TEST_P(ExponentialTest, WithinTwoUnitsEverywhere) {
 TEST_P(GatherRowsTest, CopiesTheRowsAndRefusesOthers) {
   HostTensor rows(DType::kI32, {3});
   rows.fill({4, 0, 4});
-  for (const DType dtype : kOpTypes) {
+  for (const DType dtype : test::kFloatTypes) {
     HostTensor x(dtype, {5, 21}), out(dtype, {3, 21});
     x.fill_random(1);
     ops.gather_rows(x, rows, out);
@@ -295,15 +153,7 @@ TEST_P(TopLogProbsTest, BestFirstTiesToTheLowerId) {
   EXPECT_EQ(log_probs.get(0), log_probs.get(1));
 }
 
-TEST_P(TopLogProbsTest, NanAndInfinityKeepTheIdsValid) {
-  HostTensor logits(DType::kF32, {4, 3}), ids(DType::kI32, {4, 3}), log_probs(DType::kF32, {4, 3});
-  logits.fill({NAN, 1, NAN, NAN, NAN, NAN, -HUGE_VAL, 0, -HUGE_VAL, 1, HUGE_VAL, 2});
-  ops.top_log_probs(logits, ids, log_probs);
-  EXPECT_EQ(ids.values(), (std::vector<double>{1, 0, 2, 0, 1, 2, 1, 0, 2, 1, 2, 0}));
-  EXPECT_TRUE(std::isnan(log_probs.get(0)));
-  EXPECT_EQ(log_probs.get(6), 0);
-  EXPECT_EQ(log_probs.get(7), -HUGE_VAL);
-}
+TEST_P(TopLogProbsTest, NanAndInfinity) { test::check_log_probs_of_nans(cpu); }
 
 TEST_P(TargetLogProbsTest, IsTheEntryOfTopLogProbs) {
   constexpr int64_t kRows = 40, kVocab = 37;
@@ -323,17 +173,6 @@ TEST_P(TargetLogProbsTest, IsTheEntryOfTopLogProbs) {
   targets.set(0, kVocab);
   EXPECT_THROW(ops.target_log_probs(logits, targets, log_probs, likeliest), Error);
   EXPECT_THROW(ops.target_log_probs(logits, targets, log_probs, ids), Error);
-}
-
-TEST_P(TargetLogProbsTest, NanCountsAsTheSmallest) {
-  HostTensor logits(DType::kF32, {5, 3}), targets(DType::kI32, {5}), log_probs(DType::kF32, {5}),
-      likeliest(DType::kI32, {5});
-  logits.fill({NAN, 1, NAN, NAN, NAN, NAN, -HUGE_VAL, 0, -HUGE_VAL, 1, HUGE_VAL, 2, 0, -0.0, 0});
-  targets.fill({1, 0, 1, 2, 1});
-  ops.target_log_probs(logits, targets, log_probs, likeliest);
-  EXPECT_EQ(likeliest.values(), (std::vector<double>{1, 1, 1, 0, 0}));
-  EXPECT_TRUE(std::isnan(log_probs.get(0)));
-  EXPECT_EQ(log_probs.get(2), 0);
 }
 
 TEST_P(RmsNormTest, NoTokensIsFineForEveryRowOperator) {

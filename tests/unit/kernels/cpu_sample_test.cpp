@@ -1,4 +1,5 @@
-// The operator sample of the CPU backend, and the functions of sampling.h that it shares with the GPU.
+// The operator sample of the CPU backend, its log-probabilities, and the functions of sampling.h that it shares with
+// the GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/sampling.h"
-#include "support/host_tensor.h"
+#include "support/sampling_cases.h"
 
 namespace lfm2 {
 namespace {
@@ -22,6 +23,7 @@ __extension__ using Wide = unsigned __int128;
 struct SampleTest : ::testing::Test {
   ThreadPool pool{3};
   CpuOps ops{pool, *available_simd().front()};
+  test::CpuUnderTest cpu{*available_simd().front()};
 
   // Draws `count` tokens from the same logits, for the samples 0, 1, …, each at `place`.
   std::vector<int> draw(const std::vector<double>& logits, const SamplingRule& rule, int64_t count, int64_t place = 0) {
@@ -40,6 +42,7 @@ struct SampleTest : ::testing::Test {
   }
 };
 using SamplingTest = SampleTest;
+using LogProbsTest = SampleTest;
 
 std::vector<uint32_t> philox_words(Philox counter, uint32_t key0, uint32_t key1) {
   const Philox result = philox(counter, key0, key1);
@@ -154,74 +157,13 @@ TEST_F(SampleTest, ALogProbabilityIsNanExactlyWhereNoTokenCanBeDrawn) {
     }
 }
 
-// The sampling rule, written in the simplest way over a sorted list.
-int reference(const float* logits, int64_t vocab, const SamplingRule& rule, int32_t sample, int32_t place) {
-  std::vector<int> order(static_cast<size_t>(vocab));
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
-  if (rule.temperature == 0.0f) return order[0];
-  const float largest = logits[order[0]];
-  const auto mass = [&](int id) { return mass_of(logits[id], largest, 1.0f / rule.temperature); };
-  if (rule.top_k > 0 && rule.top_k < vocab) order.resize(static_cast<size_t>(rule.top_k));
-  uint64_t total = 0, before = 0;
-  for (const int id : order) total += mass(id);
-  const auto enough = ceill(static_cast<long double>(rule.top_p) * static_cast<long double>(total));
-  std::vector<int> kept;
-  for (const int id : order) {
-    if (kept.empty() || static_cast<long double>(before) < enough) kept.push_back(id);
-    before += mass(id);
-  }
-  const long double likely = static_cast<long double>(rule.min_p) * static_cast<long double>(mass(order[0]));
-  std::erase_if(kept, [&](int id) { return static_cast<long double>(mass(id)) < likely; });
-  std::sort(kept.begin(), kept.end());
-  total = 0;
-  for (const int id : kept) total += mass(id);
-  uint64_t target = draw_below(total, rule.seed, sample, place);
-  for (const int id : kept) {
-    if (target < mass(id)) return id;
-    target -= mass(id);
-  }
-  return -1;
-}
+TEST_F(SampleTest, AgreesWithItsSpecification) { test::check_sample(cpu, {1, 2, 37, 1000}); }
 
-TEST_F(SampleTest, AgreesWithTheRuleInPlainWords) {
-  const int64_t rows = 12;
-  for (const int64_t vocab : {1, 2, 37, 1000}) {
-    HostTensor logits(DType::kF32, {rows, vocab}), draws(DType::kI32, {rows, 2}), ids(DType::kI32, {rows}),
-        log_probs(DType::kF32, {rows});
-    logits.fill_random(3, 3.0f);
-    for (size_t i = 0; i < logits.size() / 2; ++i) logits.set(i, std::round(logits.get(i)));  // makes many ties
-    if (vocab > 2) logits.set(1, -HUGE_VAL);
-    for (size_t i = 0; i < draws.size(); ++i) draws.set(i, static_cast<double>(i * i % 13));
-    HostTensor all_ids(DType::kI32, {rows, vocab}), all_log_probs(DType::kF32, {rows, vocab});
-    ops.top_log_probs(logits, all_ids, all_log_probs);
-    for (const float temperature : {0.0f, 1e-6f, 0.5f, 1.0f, 8.0f})
-      for (const int64_t top_k : {int64_t{0}, int64_t{1}, int64_t{5}, vocab - 1, vocab, vocab + 5})
-        for (const auto& [top_p, min_p] : {std::pair{1.0f, 0.0f},
-                                           {0.95f, 0.0f},
-                                           {0.3f, 0.0f},
-                                           {1e-6f, 0.0f},
-                                           {1e-40f, 0.0f},
-                                           {1.0f, 0.1f},
-                                           {0.95f, 0.1f},
-                                           {0.95f, 1.0f},
-                                           {1.0f, 1e-9f}}) {
-          const SamplingRule rule{temperature, top_k, top_p, 0x123456789abcdefu, min_p};
-          ops.sample(logits, {}, draws, rules_of(rule, rows), ids, log_probs);
-          for (int64_t row = 0; row < rows; ++row) {
-            const auto r = static_cast<size_t>(row);
-            const auto* numbers = draws->as<int32_t>() + 2 * row;
-            const int id = ids->as<int32_t>()[row];
-            EXPECT_EQ(id, reference(logits->as<float>() + row * vocab, vocab, rule, numbers[0], numbers[1]))
-                << "vocab " << vocab << ", temperature " << temperature << ", top_k " << top_k << ", top_p " << top_p
-                << ", min_p " << min_p << ", row " << row;
-            const auto* best = all_ids->as<int32_t>() + row * vocab;
-            const auto place = static_cast<size_t>(std::find(best, best + vocab, id) - best);
-            EXPECT_EQ(log_probs.get(r), all_log_probs.get(r * static_cast<size_t>(vocab) + place));
-          }
-        }
-  }
-}
+TEST_F(SampleTest, InfinitiesAndNans) { test::check_sample_of_nans(cpu); }
+
+TEST_F(LogProbsTest, AnyKAndVocabulary) { test::check_top_log_probs(cpu); }
+
+TEST_F(LogProbsTest, EveryTarget) { test::check_target_log_probs(cpu); }
 
 // Alone, a row is shared by all threads, which search pieces of it; among others it belongs to one.
 TEST_F(SampleTest, ARowHasTheSameTokenAloneAndAmongOthersAndWithAnyThreads) {

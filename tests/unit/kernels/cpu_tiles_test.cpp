@@ -40,8 +40,8 @@ TEST(CpuTilesTest, WhichWeightsLieInThem) {
 TEST(CpuTilesTest, ProductsHaveTheBitsOfRows) {
   ThreadPool pool(3);
   for (const Simd* simd : available_simd())
-    for (const DType act : kTypes)
-      for (const DType weight : kTypes)
+    for (const DType act : kFloatTypes)
+      for (const DType weight : kFloatTypes)
         for (const auto& [n, k] :
              std::vector<std::pair<int64_t, int64_t>>{{32, 32}, {320, 256}, {64, 1120}, {1056, 288}})
           for (const int64_t m : {1, 2, 3, 5, 7, 8, 9, 14, 33, 130}) {
@@ -86,7 +86,7 @@ TEST(CpuTilesTest, ExpertsHaveTheBitsOfRows) {
   ThreadPool pool(2);
   for (const Simd* simd : available_simd()) {
     CpuOps ops(pool, *simd);
-    for (const DType type : kTypes)
+    for (const DType type : kFloatTypes)
       for (const std::vector<double>& split : {std::vector<double>{0, 1, 1, 8, 41}, {0, 1, 1, 2, 3}}) {
         const auto rows = static_cast<int64_t>(split.back());
         HostTensor a(type, {rows, k}), w(type, {experts, n, k}), offsets(DType::kI32, {experts + 1});
@@ -110,8 +110,8 @@ TEST(CpuTilesTest, EmbedsTheirRows) {
   ThreadPool pool(2);
   for (const Simd* simd : available_simd()) {
     CpuOps ops(pool, *simd);
-    for (const DType type : kTypes)
-      for (const DType act : kTypes) {
+    for (const DType type : kFloatTypes)
+      for (const DType act : kFloatTypes) {
         HostTensor table(type, {96, 64}), ids(DType::kI32, {5}), out(act, {5, 64}), expected(act, {5, 64});
         table.fill_random(7);
         ids.fill({95, 0, 31, 32, 63});

@@ -1,0 +1,95 @@
+// The specification of the operators: each as plain loops in double precision, with the name that it has in Ops. The
+// tests compare both backends with it; no program uses it. Where a rounding to fp32 or an integer decides the result
+// (angles, adjusted logits, masses of sampling), that is part of the specification and stands here, too.
+//
+// The operators over caches have the bits of those over whole samples, and the fused ones those of their parts, so they
+// need no specification of their own. The mathematics is that of transformers (models/lfm2, models/lfm2_moe) and of
+// OpenAI's penalties; kernels/ops.h has the shapes of all operands.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/ops.h"
+
+namespace lfm2::reference {
+
+// Results, and for each the same sum over the absolute values of its terms: a sum in fp32 loses a share of that.
+struct Results {
+  std::vector<double> values, magnitudes;
+};
+
+std::vector<double> elements(const Tensor& x);
+
+// out[t] = table[ids[t]].  [tokens, hidden]
+std::vector<double> embed(const Tensor& ids, const Tensor& table);
+
+// out = x / sqrt(mean(x^2) + eps) ∘ weight.  [rows, n].  Lfm2RMSNorm
+Results rms_norm(const Tensor& x, const Tensor& weight, float eps);
+
+// out[i, j] = old[i, j] + bias[j] + Σ_x a[i, x] w[j, x]; bias and old may be empty.  [m, n].  torch.nn.Linear
+Results matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& old);
+
+// The same for the rows offsets[e] … offsets[e + 1] with w[e].  [rows, n].  Lfm2MoeExperts
+Results grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets);
+
+// out = silu(gate) ∘ up, with the products of gate and up rows, which alternate in w (kGateUpBlock).  [m, ffn].
+// Magnitudes are those of the products, each times what the result grows with it: at most 1.1 |up| and |silu(gate)|.
+// Lfm2MLP
+Results matmul_swiglu(const Tensor& a, const Tensor& w);
+Results grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets);
+
+// u = B ∘ z, zero before the sample; out[t, c] = C[t, c] (bias[c] + Σ_j weight[c, j] u[t − (L − 1) + j, c]).
+// [tokens, hidden].  Lfm2ShortConv
+Results short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch);
+
+// qkv with x = rms_norm of every query and key head, then (x_i, x_j) ← (x_i cos − x_j sin, x_j cos + x_i sin) for j =
+// i + d / 2, of the angle position · (1 / theta^(2 i / d)), each step of which is rounded to fp32.  Magnitudes are the
+// lengths of the pairs, and 0 for what stays: the values.  Lfm2Attention, Lfm2RotaryEmbedding
+Results qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
+                     AttentionShape shape, const Batch& batch);
+
+// One token's attention over the tokens first … token of qkv, whose elements() these are.  Lfm2Attention
+//   out[h] = Σ_s softmax_s(q[h] · k[s, g] / √d) v[s, g],  g = h / (heads / kv_heads)
+struct AttentionRow {
+  Results out;                    // [heads, head_dim]
+  std::vector<double> magnitude;  // [heads]: the largest Σ |q_i k_i| / √d of its scores
+};
+AttentionRow attention(const std::vector<double>& qkv, AttentionShape shape, int64_t first, int64_t token);
+
+// p = sigmoid(logits); the experts by p + bias, the highest first, ties to the lower id.  Lfm2MoeSparseMoeBlock
+struct Scores {
+  std::vector<double> scores;  // [tokens, experts]: p + bias
+  std::vector<int64_t> order;  // [tokens, experts]
+};
+Scores route(const Tensor& logits, const Tensor& bias);
+// weights[t, j] = scale p[ids[t, j]], divided by (Σ_j p + 1e-6) where the rule says so.  [tokens, top_k]
+std::vector<double> route_weights(const Tensor& logits, const Tensor& ids, RouterRule rule);
+
+// A stable sort of the assignments by expert.
+struct Groups {
+  std::vector<double> sources, rows, expert_offsets;
+};
+Groups group_by_expert(const Tensor& ids, int64_t experts);
+
+// residual[t] + Σ_j weights[t, j] y[rows[t, j]].  [tokens, hidden]
+Results combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual);
+
+// log_softmax; NaN throughout a row that has a NaN or +infinity, or nothing but -infinity.  [rows, vocab]
+std::vector<double> log_softmax(const Tensor& logits);
+// The ids of a row by descending logit, ties to the lower id; a NaN counts as -infinity.
+std::vector<int32_t> descending(const float* logits, int64_t vocab);
+
+// A row of logits as its rule adjusts it before the token at `place` of the text is drawn, in fp32: biases are added;
+// tokens of prompt and text are divided by the repetition penalty (negative ones multiplied, as transformers does);
+// the text's lose frequency_penalty · times + presence_penalty (OpenAI); bans before min_tokens give -infinity.
+struct Before {
+  std::vector<int32_t> prompt, text;
+};
+std::vector<float> adjust_logits(std::vector<float> logits, const SamplingRule& rule, const Before& before,
+                                 const std::vector<LogitEdit>& edits, int64_t place);
+
+// The token that kernels/sampling.h defines, by sorting; `logits` are adjusted.
+int32_t sample(const float* logits, int64_t vocab, const SamplingRule& rule, int32_t sample, int32_t place);
+
+}  // namespace lfm2::reference

@@ -1,0 +1,175 @@
+// Cases of embed, rms_norm, short_conv and qk_norm_rope, which the tests of both backends run.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "support/golden.h"
+#include "support/index_cast.h"
+#include "support/ops_under_test.h"
+
+namespace lfm2::test {
+
+inline void check_embed(OpsUnderTest& under) {
+  for (const int64_t hidden : {1, 33, 64, 2048})
+    for (const DType from : kFloatTypes)
+      for (const DType to : kFloatTypes) {
+        HostTensor ids(DType::kI32, {4}), table(from, {5, hidden}), expected(to, {4, hidden}), out(to, {4, hidden});
+        ids.fill({2, 0, 2, 4});
+        table.fill_random(1);
+        under.run([](Ops& ops, const auto&... tensors) { ops.embed(tensors...); }, ids, table, out);
+        expected.fill(reference::embed(ids, table));  // copied, or rounded once
+        EXPECT_TRUE(same_bits(out, expected)) << name(from) << " to " << name(to) << ", " << hidden;
+      }
+}
+
+inline HostTensor rms_norm(OpsUnderTest& under, const HostTensor& x, const HostTensor& weight) {
+  HostTensor out(x->dtype, {x->dim(0), x->dim(1)});
+  std::memcpy(out->data, x->data, out->bytes());
+  under.run([](Ops& ops, const Tensor& rows, const Tensor& scale) { ops.rms_norm(rows, scale, 1e-5f, rows); }, out,
+            weight);
+  return out;
+}
+
+inline void check_rms_norm_of_transformers(OpsUnderTest& under) {
+  const auto y = golden_operator("rms_norm/y");
+  HostTensor x(DType::kF32, {7, 64}), weight(DType::kF32, {64});
+  x.fill(golden_operator("rms_norm/x").values);
+  weight.fill(golden_operator("rms_norm/weight").values);
+  std::vector<double> tolerance;
+  for (const double value : y.values) tolerance.push_back(8 * 0x1p-24 * std::fabs(value));
+  expect_close(rms_norm(under, x, weight), y.values, tolerance);
+}
+
+inline void check_rms_norm(OpsUnderTest& under) {
+  for (const DType act : kFloatTypes)
+    for (const DType weight : kFloatTypes)
+      for (const int64_t n : {1, 8, 17, 64, 1000, 2048, 2500, 7168}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", name(act), name(weight), n));
+        HostTensor x(act, {5, n}), scale(weight, {n});
+        x.fill_random(1, 3.0f);
+        scale.fill_random(2);
+        for (int64_t c = 0; c < n; ++c) x.set(at(c), 0);  // a row of zeros stays zero
+        // Half of the sum's error (the additions of a lane, then the fold), and six roundings after it.
+        const double units = under.units(70.0 / 2 + 6, 70 + 12);
+        expect_close(rms_norm(under, x, scale), reference::rms_norm(x, scale, 1e-5f), units);
+      }
+}
+
+inline HostTensor short_conv(OpsUnderTest& under, const HostTensor& bcz, const HostTensor& weight,
+                             const HostTensor& bias, const PackedBatch& packed) {
+  HostTensor out(bcz->dtype, {bcz->dim(0), bcz->dim(1) / 3});
+  under.run([&](Ops& ops, const Tensor& in, const Tensor& taps, const Tensor& offset, const Tensor& positions,
+                const Tensor& offsets,
+                const Tensor& to) { ops.short_conv(in, taps, offset, batch_of(packed, positions, offsets), to); },
+            bcz, weight, bias, packed.positions, packed.offsets, out);
+  return out;
+}
+
+inline void check_short_conv_of_transformers(OpsUnderTest& under) {
+  for (const std::string kind : {"k3", "k3_bias", "k4", "k4_bias"}) {
+    SCOPED_TRACE(kind);
+    const auto x = golden_operator("causal_conv1d/" + kind + "/x"), w = golden_operator("causal_conv1d/" + kind + "/w");
+    const auto y = golden_operator("causal_conv1d/" + kind + "/y");
+    const int64_t samples = x.dim(0), channels = x.dim(1), length = x.dim(2), taps = w.dim(1);
+    const PackedBatch packed(std::vector<int32_t>(at(samples), static_cast<int32_t>(length)));
+    HostTensor bcz(DType::kF32, {samples * length, 3 * channels}), weight(DType::kF32, {channels, taps});
+    HostTensor bias = kind.size() > 2 ? HostTensor(DType::kF32, {channels}) : no_tensor();
+    bcz.fill(1.0);
+    weight.fill(w.values);
+    if (kind.size() > 2) bias.fill(golden_operator("causal_conv1d/" + kind + "/bias").values);
+    std::vector<double> expected(y.values.size());
+    for (int64_t i = 0; i < samples; ++i)
+      for (int64_t c = 0; c < channels; ++c)
+        for (int64_t t = 0; t < length; ++t) {
+          const size_t from = at((i * channels + c) * length + t);
+          bcz.set(at((i * length + t) * 3 * channels + 2 * channels + c), x.values[from]);
+          expected[at((i * length + t) * channels + c)] = y.values[from];
+        }
+    expect_close(short_conv(under, bcz, weight, bias, packed), expected,
+                 std::vector<double>(expected.size(), 2 * 5 * 0x1p-24 * 10));
+  }
+}
+
+inline void check_short_conv(OpsUnderTest& under) {
+  const PackedBatch packed({1, 2, 0, 7, 3, 33, 1, 1});
+  for (const int64_t hidden : {37, 64, 1032})
+    for (const DType act : kFloatTypes)
+      for (const DType weight_type : {act, DType::kBf16})
+        for (const int64_t taps : {1, 2, 3, 5}) {
+          SCOPED_TRACE(fmt::format("{} {} taps {} hidden {}", name(act), name(weight_type), taps, hidden));
+          HostTensor bcz(act, {packed.tokens(), 3 * hidden}), weight(weight_type, {hidden, 1, taps}),
+              bias(weight_type, {hidden});
+          bcz.fill_random(1);
+          weight.fill_random(2);
+          bias.fill_random(3);
+          const auto steps = static_cast<double>(taps + 4);
+          expect_close(short_conv(under, bcz, weight, bias, packed),
+                       reference::short_conv(bcz, weight, bias, packed.batch), under.units(steps, 2 * steps));
+        }
+}
+
+inline void qk_norm_rope(OpsUnderTest& under, const HostTensor& qkv, const HostTensor& q_weight,
+                         const HostTensor& k_weight, float theta, AttentionShape shape, const PackedBatch& packed) {
+  under.run(
+      [&](Ops& ops, const Tensor& rows, const Tensor& q, const Tensor& k, const Tensor& positions,
+          const Tensor& offsets) {
+        ops.qk_norm_rope(rows, q, k, 1e-5f, theta, shape, batch_of(packed, positions, offsets));
+      },
+      qkv, q_weight, k_weight, packed.positions, packed.offsets);
+}
+
+inline void check_rope_of_transformers(OpsUnderTest& under) {
+  const auto x = golden_operator("rope/x"), y = golden_operator("rope/y");
+  const auto theta = static_cast<float>(golden_operator("rope/theta").values.at(0));
+  const int64_t samples = x.dim(0), length = x.dim(1), heads = x.dim(2), d = x.dim(3);
+  const AttentionShape shape{heads - 1, 1, d};  // the last head of x serves as the key head
+  const PackedBatch packed(std::vector<int32_t>(at(samples), static_cast<int32_t>(length)));
+  HostTensor qkv(DType::kF32, {packed.tokens(), (heads + 1) * d}), ones(DType::kF32, {d});
+  ones.fill(1.0);
+  qkv.fill_random(1);
+  // The norm only scales a head and the rotation is linear, so the result is transformers' rotation times that factor.
+  std::vector<double> expected = qkv.values(), tolerance(expected.size(), 0.0);
+  for (int64_t token = 0; token < packed.tokens(); ++token)
+    for (int64_t head = 0; head < heads; ++head) {
+      const int64_t from = (token * heads + head) * d, to = (token * (heads + 1) + head) * d;
+      double sum = 0;
+      for (int64_t i = 0; i < d; ++i) sum += std::pow(x.values[at(from + i)], 2);
+      const double factor = 1 / std::sqrt(sum / static_cast<double>(d) + 1e-5);
+      for (int64_t i = 0; i < d; ++i) {
+        qkv.set(at(to + i), x.values[at(from + i)]);
+        expected[at(to + i)] = y.values[at(from + i)] * factor;
+        const double pair = std::hypot(x.values[at(from + i)], x.values[at(from + (i + d / 2) % d)]) * factor;
+        tolerance[at(to + i)] = 12 * 0x1p-24 * pair;
+      }
+    }
+  qk_norm_rope(under, qkv, ones, ones, theta, shape, packed);
+  expect_close(qkv, expected, tolerance);
+}
+
+inline void check_qk_norm_rope(OpsUnderTest& under) {
+  for (const AttentionShape shape :
+       {AttentionShape{6, 2, 24}, {32, 8, 64}, {4, 2, 8}, {3, 1, 16}, {2, 1, 256}, {2, 2, 130}})
+    for (const float theta : {10000.0f, 1e6f}) {
+      PackedBatch packed({1, 5, 3});
+      // A CPU has a table of the angles up to the last one: of wide heads, a shorter one.
+      packed.batch.max_length = shape.head_dim > 64 ? 30001 : 128000;
+      packed.positions.fill({0, 1, 2, 3, 77, 1000, 8191, 30000, static_cast<double>(packed.batch.max_length - 1)});
+      for (const DType act : kFloatTypes) {
+        SCOPED_TRACE(fmt::format("{} head dim {} theta {}", name(act), shape.head_dim, theta));
+        HostTensor qkv(act, {9, shape.qkv_columns()}), q_weight(act, {shape.head_dim}),
+            k_weight(DType::kF32, {shape.head_dim});
+        qkv.fill_random(1);
+        q_weight.fill_random(2);
+        k_weight.fill_random(3);
+        const auto expected = reference::qk_norm_rope(qkv, q_weight, k_weight, 1e-5f, theta, shape, packed.batch);
+        qk_norm_rope(under, qkv, q_weight, k_weight, theta, shape, packed);
+        expect_close(qkv, expected, under.units(12, 24));
+      }
+    }
+}
+
+}  // namespace lfm2::test
