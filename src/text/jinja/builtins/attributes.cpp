@@ -34,7 +34,7 @@ Value refused(Heap& heap, Naming naming, std::string_view name) {
 }
 
 Value loop_attribute(Heap& heap, Loop& loop, std::string_view name) {
-  if (loop.source == nullptr) heap.fail("'loop' behind the end of its loop is not supported");
+  if (loop.source == nullptr) heap.fail(unsupported("'loop' after the end of its loop"));
   const auto number = [](size_t value) { return Value::integer(static_cast<Integer>(value)); };
   if (name == "index0") return number(loop.index0);
   if (name == "index") return number(loop.index0 + 1);
@@ -130,7 +130,7 @@ Bounds slice_bounds(Heap& heap, size_t length, const Value& start, const Value& 
   const auto count = static_cast<Integer>(length);
   const auto clamped = [&](const Value& value, Integer otherwise) {
     if (value.is_missing() || value.is_none()) return otherwise;
-    if (!value.is_integral()) refuse(heap, value, "a slice with anything but integers and none is not supported");
+    if (!value.is_integral()) refuse(heap, value, unsupported("a slice with anything but integers and none"));
     return std::clamp(value.as_integer() < 0 ? value.as_integer() + count : value.as_integer(), Integer{0}, count);
   };
   const Integer first = clamped(start, 0), end = clamped(stop, count);
@@ -175,7 +175,7 @@ Value get_item(Heap& heap, const Value& value, const Value& key) {
 
 Value get_slice(Heap& heap, const Value& value, const Value& start, const Value& stop, const Value& step) {
   const bool sequence = value.is(Kind::kList) || value.is(Kind::kTuple) || value.is_text();
-  if (!sequence) refuse(heap, value, fmt::format("a slice of a {} is not supported", type_name(value)));
+  if (!sequence) refuse(heap, value, unsupported(fmt::format("a slice of a {}", type_name(value))));
   const bool whole = start.is_missing() && stop.is_missing();
   if (whole && step.is_integral() && step.as_integer() == -1) return reversed(heap, value);
   if (!step.is_missing()) heap.fail(unsupported("a slice with a step other than [::-1]"));

@@ -22,7 +22,7 @@ Value make_range(Heap& heap, const Arguments& arguments) {
   if (range.step == 0) heap.fail("range() arg 3 must not be zero");
   constexpr Integer kLarge = Integer{1} << 100;
   for (const Integer value : {range.start, range.stop, range.step})
-    if (value > kLarge || value < -kLarge) heap.fail("a range of such numbers is not supported");
+    if (value > kLarge || value < -kLarge) heap.fail(unsupported("a range of numbers of more than 100 bits"));
   const Integer distance = range.step > 0 ? range.stop - range.start : range.start - range.stop;
   const Integer width = range.step > 0 ? range.step : -range.step;
   const Integer count = distance <= 0 ? 0 : (distance - 1) / width + 1;

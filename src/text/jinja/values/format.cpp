@@ -1,7 +1,5 @@
 #include "text/jinja/values/format.h"
 
-#include <algorithm>
-
 #include "text/jinja/values/operators.h"
 #include "text/jinja/values/python_text.h"
 #include "text/jinja/values/unsupported.h"

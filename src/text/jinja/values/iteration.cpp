@@ -4,6 +4,7 @@
 
 #include "text/jinja/values/operators.h"
 #include "text/jinja/values/python_text.h"
+#include "text/jinja/values/unsupported.h"
 
 namespace lfm2::jinja {
 
@@ -83,7 +84,7 @@ std::span<const Value> items_of(Heap& heap, const Value& value) {
       }
       return copied(heap, items);
     case Kind::kLoop:
-      heap.fail("iterating over 'loop' is not supported");
+      heap.fail(unsupported("iterating over 'loop'"));
     case Kind::kMissing:
     case Kind::kNone:
     case Kind::kBoolean:

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "text/jinja/values/python_text.h"
+#include "text/jinja/values/unsupported.h"
 
 namespace lfm2::jinja {
 
@@ -49,10 +50,6 @@ bool equal_dicts(Heap& heap, const Dict& a, const Dict& b) {
     if (other == nullptr || !equal(heap, entry.value, *other)) return false;
   }
   return true;
-}
-
-bool equal_ranges(const Range& a, const Range& b) {
-  return a.count == b.count && (a.count == 0 || (a.start == b.start && (a.count == 1 || a.step == b.step)));
 }
 
 }  // namespace
@@ -126,11 +123,9 @@ bool equal(Heap& heap, const Value& a, const Value& b) {
     case Kind::kDict:
       return equal_dicts(heap, a.as<Dict>(), b.as<Dict>());
     case Kind::kRange:
-      return equal_ranges(a.as<Range>(), b.as<Range>());
     case Kind::kView:
-      heap.fail("comparing views of dicts is not supported");
     case Kind::kMethod:
-      heap.fail("comparing methods is not supported");
+      heap.fail(unsupported(fmt::format("comparing two values of the type {}", type_name(a))));
     case Kind::kFunction:
       return a.as_function() == b.as_function();
     case Kind::kMissing:
@@ -174,8 +169,6 @@ size_t hash(Heap& heap, const Value& value) {
     case Kind::kNone:
     case Kind::kUndefined:
       return static_cast<size_t>(value.kind());
-    case Kind::kRange:
-      return value.as<Range>().count;
     case Kind::kFunction:
       return static_cast<size_t>(value.as_function());
     case Kind::kIterator:
@@ -187,9 +180,10 @@ size_t hash(Heap& heap, const Value& value) {
     case Kind::kList:
     case Kind::kDict:
       heap.fail(fmt::format("unhashable type: '{}'", type_name(value)));
+    case Kind::kRange:
     case Kind::kView:
     case Kind::kMethod:
-      heap.fail(fmt::format("a {} as a key is not supported", type_name(value)));
+      heap.fail(unsupported(fmt::format("a {} as a key", type_name(value))));
   }
   return 0;
 }
