@@ -20,15 +20,6 @@ constexpr size_t kMaxRecordings = 256;
 // one after the other most shapes never come again.
 constexpr int64_t kRecordedTime = 4;
 
-// An upper bound of the bytes that the arrays of a step take: see StepCompute::Layout.
-size_t max_array_bytes(const GenerationPlan& plan) {
-  const auto bytes = ArrayLayout::bytes_for;
-  const int64_t tokens = plan.max_tokens(), sequences = plan.limits.max_sequences;
-  return 6 * bytes(tokens) + 2 * bytes(sequences + 1) + 3 * bytes(2 * sequences) + 2 * bytes(sequences) +
-         bytes(kRuleWords * sequences) + 2 * bytes(plan.max_scored()) + bytes(plan.max_hidden()) +
-         bytes(sequences * plan.table_width());
-}
-
 // Tokens that the tails of a step have at most.
 int64_t tail_rows(const GenerationPlan& plan, const ModelConfig& config, LayerRange layers) {
   if (!cuts_tails(config, layers)) return 0;
@@ -58,40 +49,74 @@ void fill(const Tensor& target, const auto& values) {
 
 }  // namespace
 
+void StepCompute::Layout::for_each_array(const StepArrays& arrays, const std::vector<int32_t>& own_ids,
+                                         const Sizes& sizes, const auto& each) {
+  each(ids, own_ids, {sizes.tokens});
+  each(batch.positions, arrays.positions, {sizes.tokens});
+  each(batch.sequence_of, arrays.sequence_of, {sizes.tokens});
+  each(batch.offsets, arrays.offsets, {sizes.sequences + 1});
+  each(batch.states, arrays.states, {sizes.sequences, 2});
+  each(keepers, arrays.keepers, {sizes.sequences, 2});
+  each(draws, arrays.draws, {sizes.draws, 2});
+  each(draw_rows, arrays.draw_rows, {sizes.draws});
+  each(draw_slots, arrays.draw_slots, {sizes.draws});
+  each(rules, arrays.draw_rules, {sizes.draws, kRuleWords});
+  each(scored_rows, arrays.scored_rows, {sizes.scored});
+  each(targets, arrays.targets, {sizes.scored});
+  each(hidden_rows, arrays.hidden_rows, {sizes.hidden});
+  each(batch.page_table, arrays.page_table, {sizes.sequences, sizes.table_width});
+  if (sizes.tails == 0) return;
+  each(tail.rows, arrays.tails.rows, {sizes.tails});
+  each(tail.batch.positions, arrays.tails.positions, {sizes.tails});
+  each(tail.batch.sequence_of, arrays.tails.sequence_of, {sizes.tails});
+  each(tail.batch.offsets, arrays.tails.offsets, {sizes.sequences + 1});
+}
+
+void StepCompute::Layout::take_from(std::byte* memory, const StepArrays& arrays, const Sizes& sizes) {
+  ArrayLayout layout(memory);
+  for_each_array(arrays, {}, sizes, [&](Tensor& tensor, const auto&, std::initializer_list<int64_t> dims) {
+    tensor = layout.take_ints(dims);
+  });
+  bytes = layout.bytes();
+}
+
+StepCompute::Layout::Sizes StepCompute::Layout::sizes_of(const StepArrays& arrays, int64_t table_width,
+                                                         const ResultShape& shape) {
+  return {.tokens = arrays.tokens,
+          .sequences = arrays.sequences(),
+          .draws = shape.draws,
+          .scored = shape.scored,
+          .hidden = shape.hidden,
+          .tails = arrays.tails.tokens(),
+          .table_width = table_width};
+}
+
+size_t StepCompute::Layout::max_bytes(const GenerationPlan& plan) {
+  const int64_t sequences = plan.limits.max_sequences;
+  Layout largest;
+  largest.take_from(nullptr, {},
+                    {.tokens = plan.max_tokens(),
+                     .sequences = sequences,
+                     .draws = sequences,
+                     .scored = plan.max_scored(),
+                     .hidden = plan.max_hidden(),
+                     .tails = plan.max_tokens(),
+                     .table_width = plan.table_width()});
+  return largest.bytes;
+}
+
 StepCompute::Layout::Layout(std::byte* memory, const StepArrays& arrays, int64_t table_width, const ResultShape& shape)
     : results(shape), adjusts(arrays.adjusts), counts(!arrays.counted.empty()) {
-  ArrayLayout layout(memory);
-  const int64_t tokens = arrays.tokens, sequences = arrays.sequences();
-  const int64_t drawing = results.draws;
-  ids = layout.take_ints({tokens});
-  batch.positions = layout.take_ints({tokens});
-  batch.sequence_of = layout.take_ints({tokens});
-  batch.offsets = layout.take_ints({sequences + 1});
-  batch.states = layout.take_ints({sequences, 2});
-  keepers = layout.take_ints({sequences, 2});
-  draws = layout.take_ints({drawing, 2});
-  draw_rows = layout.take_ints({drawing});
-  draw_slots = layout.take_ints({drawing});
-  rules = layout.take_ints({drawing, kRuleWords});
-  scored_rows = layout.take_ints({results.scored});
-  targets = layout.take_ints({results.scored});
-  hidden_rows = layout.take_ints({results.hidden});
-  batch.page_table = layout.take_ints({sequences, table_width});
-  if (arrays.cut()) {
-    tail.rows = layout.take_ints({arrays.tails.tokens()});
-    tail.batch.positions = layout.take_ints({arrays.tails.tokens()});
-    tail.batch.sequence_of = layout.take_ints({arrays.tails.tokens()});
-    tail.batch.offsets = layout.take_ints({sequences + 1});
-    tail.batch.states = batch.states;
-    tail.batch.page_table = batch.page_table;
-  }
-  bytes = layout.bytes();
-  batch.tokens = tokens;
-  batch.sequences = sequences;
+  const Sizes sizes = sizes_of(arrays, table_width, shape);
+  take_from(memory, arrays, sizes);
+  tail.batch.states = batch.states;
+  tail.batch.page_table = batch.page_table;
+  batch.tokens = sizes.tokens;
+  batch.sequences = sizes.sequences;
   batch.singles = arrays.singles;
   batch.max_length = (arrays.max_length + kLengthStep - 1) / kLengthStep * kLengthStep;
-  tail.batch.tokens = arrays.tails.tokens();
-  tail.batch.sequences = sequences;
+  tail.batch.tokens = sizes.tails;
+  tail.batch.sequences = sizes.sequences;
   tail.batch.singles = arrays.singles;
   tail.batch.max_length = batch.max_length;
 }
@@ -125,7 +150,7 @@ StepCompute::StepCompute(const StageLinks& links, const GenerationPlan& plan, DT
   Backend& backend = links.backend;
   const Stage& stage = links.stage();
   const int64_t max_tokens = plan.max_tokens(), max_sequences = plan.limits.max_sequences;
-  const size_t array_bytes = max_array_bytes(plan);
+  const size_t array_bytes = Layout::max_bytes(plan);
   if (!backend.memory_is_host_memory()) uploads_ = backend.create_stream();
   const ResultShape largest{max_sequences, plan.max_scored(), plan.max_hidden(), plan.top_k};
   const size_t result_bytes = StepResults(nullptr, largest).bytes;
@@ -202,25 +227,11 @@ void StepCompute::upload_edits(const StepArrays& arrays, const StepBuffer& buffe
 
 void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& ids, int buffer_index) {
   const StepBuffer& buffer = at(buffer_index);
-  const Layout host(buffer.staging.data(), arrays, plan_.table_width(), result_shape(arrays));
-  fill(host.ids, links_.first() ? ids : arrays.counted);
-  fill(host.keepers, arrays.keepers);
-  fill(host.draw_slots, arrays.draw_slots);
-  fill(host.batch.positions, arrays.positions);
-  fill(host.batch.sequence_of, arrays.sequence_of);
-  fill(host.batch.offsets, arrays.offsets);
-  fill(host.batch.states, arrays.states);
-  fill(host.draws, arrays.draws);
-  fill(host.draw_rows, arrays.draw_rows);
-  fill(host.rules, arrays.draw_rules);
-  fill(host.scored_rows, arrays.scored_rows);
-  fill(host.targets, arrays.targets);
-  fill(host.hidden_rows, arrays.hidden_rows);
-  fill(host.batch.page_table, arrays.page_table);
-  fill(host.tail.rows, arrays.tails.rows);
-  fill(host.tail.batch.positions, arrays.tails.positions);
-  fill(host.tail.batch.sequence_of, arrays.tails.sequence_of);
-  fill(host.tail.batch.offsets, arrays.tails.offsets);
+  const ResultShape results = result_shape(arrays);
+  Layout host(buffer.staging.data(), arrays, plan_.table_width(), results);
+  host.for_each_array(
+      arrays, links_.first() ? ids : arrays.counted, Layout::sizes_of(arrays, plan_.table_width(), results),
+      [](const Tensor& tensor, const auto& values, std::initializer_list<int64_t>) { fill(tensor, values); });
   Stream& compute = links_.backend.compute();
   links_.backend.copy(uploads_ ? *uploads_ : compute, buffer.arrays.data(), buffer.staging.data(), host.bytes);
   if (uploads_) {

@@ -109,7 +109,19 @@ class StepCompute {
     bool adjusts = false, counts = false;  // whether a token is drawn from adjusted logits; whether any is counted
     // Whether a token is drawn behind every row, each of which is its sequence's only one.
     bool decodes() const { return batch.singles == batch.tokens && results.draws == batch.tokens; }
+    Layout() = default;
     Layout(std::byte* memory, const StepArrays& arrays, int64_t table_width, const ResultShape& shape);
+    static size_t max_bytes(const GenerationPlan& plan);
+
+    // How many elements of each kind the arrays have.
+    struct Sizes {
+      int64_t tokens, sequences, draws, scored, hidden, tails, table_width;
+    };
+    // The one list of the arrays: calls each(tensor, what fills it, its dimensions).
+    void for_each_array(const StepArrays& arrays, const std::vector<int32_t>& own_ids, const Sizes& sizes,
+                        const auto& each);
+    void take_from(std::byte* memory, const StepArrays& arrays, const Sizes& sizes);
+    static Sizes sizes_of(const StepArrays& arrays, int64_t table_width, const ResultShape& shape);
   };
   struct StepBuffer {
     Tensor residual;  // [max_tokens, hidden] act
