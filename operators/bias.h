@@ -9,7 +9,7 @@ namespace lfm2::operators {
 // How bias[] belongs to the elements of a [rows, columns] tensor.
 struct BiasLayout {
   // 0: row-wise, bias[column]; the bias has `columns` elements. Otherwise column-wise, bias[row mod rows_per_sample];
-  // the bias has rows_per_sample elements, and the rows are the channels of samples that lie one behind the other.
+  // the bias has rows_per_sample elements, and the rows are the channels of samples that lie one after the other.
   int64_t rows_per_sample = 0;
 };
 

@@ -15,7 +15,7 @@ struct MatmulPlan;
 
 namespace gpu {
 
-// The whole is dense [outer, row]; the parts lie one behind the other in every row.
+// The whole is dense [outer, row]; the parts lie one after the other in every row.
 struct ConcatArgs {
   DType dtype;
   int device;

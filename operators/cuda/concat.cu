@@ -160,7 +160,7 @@ struct PartUnit {
   Index column, length;  // the first element's column in the part's row; the length of that row
   int count;             // number of elements; 0: there is no such unit
 
-  // Loads unit `ordinal` of all parts, counted one part behind the other. Nothing here waits for a load.
+  // Loads unit `ordinal` of all parts, counted part after part. Nothing here waits for a load.
   template <int kParts>
   __device__ __forceinline__ void fetch(const Table<T, kParts>& table, int64_t ordinal) {
     count = 0;
@@ -185,7 +185,7 @@ struct PartUnit {
         const Index elements = static_cast<Index>(table.outer) * whole_row;
         unit.left = here;
         unit.first.fetch(source, 0, here, inside<T>(from, elements));
-        if (here < kUnit<T>) {  // the next row's elements, behind those of other parts
+        if (here < kUnit<T>) {  // the next row's elements, after those of other parts
           const Index rest = from + (whole_row - length);
           unit.second.fetch(table.whole + rest, here, kUnit<T>, inside<T>(rest, elements));
         }
@@ -284,7 +284,7 @@ Status launch_table(const Table<T, kParts>& table, void* stream) {
                  split_kernel<T, kParts, kWhole, way == ConcatWay::kSplitAdd, int64_t>);
 }
 
-// Launches for parts first_part to end_part - 1, whose row begins at `first` in the whole's. Moves `first` behind them.
+// Launches for parts first_part to end_part - 1, whose row begins at `first` in the whole's. Moves `first` past them.
 template <ConcatWay way, class T, int kParts>
 Status launch_parts(const ConcatArgs& args, int64_t first_part, int64_t end_part, int64_t& first, void* stream) {
   Table<T, kParts> table{};

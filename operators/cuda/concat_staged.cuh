@@ -31,7 +31,7 @@ struct Table {
   int64_t counts[kParts];  // join: elements of each part; split: units up to the end of each part
 };
 
-// The first of `ends` that is behind `place`. Index is uint32_t where nothing reaches 2^31.
+// The first of `ends` that comes after `place`. Index is uint32_t where nothing reaches 2^31.
 template <class Index, int kParts>
 __device__ int search(const int64_t (&ends)[kParts], int count, Index place) {
   int low = 0, high = count - 1;

@@ -129,7 +129,7 @@ __device__ int misaligned(const T* pointer) {
 }
 
 // The units of memory that lie inside a tensor: `bytes` from the first one's address to the last one's. If there are
-// none, no address is at `first` or behind it.
+// none, no address is at `first` or after it.
 struct WholeUnits {
   uintptr_t first = UINTPTR_MAX, bytes = 0;
 

@@ -9,7 +9,7 @@ namespace lfm2 {
 
 class Attention {
  public:
-  // `tail_length`: the tokens of each sample that go on behind this attention, where the pass has a tail; 0: all do.
+  // `tail_length`: the tokens of each sample that go on after this attention, where the pass has a tail; 0: all do.
   Attention(WeightSource& weights, const ModelConfig& config, const std::string& prefix, int64_t tail_length);
   // residual += block(norm(residual)). Where the tails are cut here, the other tokens leave their keys and values.
   void forward(Pass& pass, const Norm& norm) const;

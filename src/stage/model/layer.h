@@ -17,7 +17,7 @@ class Layer {
   // Layer `index` of a stage with these layers, which may have one of its blocks only.
   Layer(WeightSource& weights, const ModelConfig& config, int64_t index, LayerRange layers);
   // residual += mixer(operator_norm(residual)); residual += feed_forward(ffn_norm(residual)). Where `next`, the layer
-  // behind, is given, this one may leave what that begins with in pass.normed.
+  // after this one, is given, pass.normed may get the norm that it begins with.
   void forward(Pass& pass, const Layer* next) const;
 
  private:

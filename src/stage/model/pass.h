@@ -15,7 +15,7 @@ struct Pass {
   Batch batch;
   // The attention that cuts the tails goes on with tail->residual and tail->batch.
   const Tail* tail = nullptr;
-  // The tokens continue the cached sequences. Behind the cut the tails do so, too, where their batch has states.
+  // The tokens continue the cached sequences. After the cut the tails do so, too, where their batch has states.
   const Caches* caches = nullptr;
   // The feed-forward of the model's last layer goes on with wanted->residual.
   const WantedRows* wanted = nullptr;
@@ -38,7 +38,7 @@ struct Pass {
     batch = tail->batch;
     if (!batch.states) caches = nullptr;
   }
-  // Computes the norm in front of a token mixer, unless it is there or best left to the product behind it.
+  // Computes the norm in front of a token mixer, unless it is there or best left to the product after it.
   void norm_in_front(const Norm& norm) {
     if (is_normed || ops.norms_in_passing(residual)) return;
     ops.rms_norm(residual, norm.weight, norm.eps, normed);

@@ -29,7 +29,7 @@ struct SampleRules {
   int32_t choices = 1;  // draws from the same prompt: "n"
   SamplingOverrides sampling = {};
   std::optional<int32_t> log_probs = {};  // the likeliest tokens to name beside each; 0: only its own log-probability
-  std::vector<int32_t> stop_token_ids = {};                // beside those that end a text anyway
+  std::vector<int32_t> stop_token_ids = {};                // besides those that end a text anyway
   std::vector<std::pair<int32_t, float>> logit_bias = {};  // by token
   bool operator==(const SampleRules&) const = default;
   auto operator<=>(const SampleRules&) const = default;
