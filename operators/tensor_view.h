@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "kernels/dtype.h"
+#include "base/dtype.h"
 #include "operators/status.h"
 
 namespace lfm2::operators {

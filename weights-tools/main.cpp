@@ -7,13 +7,13 @@
 #include <iostream>
 #include <limits>
 
-#include "kernels/error.h"
-#include "kernels/standard_streams.h"
-#include "stage/support/checked_file.h"
-#include "stage/support/choice.h"
-#include "stage/support/number_option.h"
-#include "stage/support/option_words.h"
-#include "stage/support/stop.h"
+#include "base/checked_file.h"
+#include "base/error.h"
+#include "base/options/choice.h"
+#include "base/options/number_option.h"
+#include "base/options/option_words.h"
+#include "base/standard_streams.h"
+#include "base/stop.h"
 #include "weights-tools/commands/commands.h"
 
 namespace lfm2 {

@@ -13,8 +13,8 @@
 #include <string>
 #include <thread>
 
-#include "kernels/error.h"
-#include "kernels/standard_streams.h"
+#include "base/error.h"
+#include "base/standard_streams.h"
 
 namespace lfm2 {
 

@@ -11,7 +11,7 @@
 #include <atomic>
 #include <utility>
 
-#include "kernels/error.h"
+#include "base/error.h"
 
 namespace lfm2 {
 

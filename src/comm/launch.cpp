@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "kernels/control_groups.h"
+#include "base/control_groups.h"
 
 namespace lfm2 {
 

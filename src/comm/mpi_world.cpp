@@ -19,9 +19,9 @@
 #include <system_error>
 #include <thread>
 
+#include "base/standard_streams.h"
 #include "comm/wait.h"
 #include "kernels/backend.h"
-#include "kernels/standard_streams.h"
 
 namespace lfm2 {
 

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "comm/fatal_signals.h"
 #include "comm/launch.h"
 #include "comm/watchdog.h"
-#include "kernels/error.h"
 
 namespace lfm2 {
 

@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/error.h"
 #include "kernels/backend.h"
-#include "kernels/error.h"
 
 namespace lfm2 {
 

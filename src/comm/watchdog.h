@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
 #include "comm/watched_ranks.h"
-#include "kernels/error.h"
 
 namespace lfm2 {
 

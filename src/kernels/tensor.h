@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "kernels/dtype.h"
-#include "kernels/error.h"
+#include "base/dtype.h"
+#include "base/error.h"
 
 namespace lfm2 {
 

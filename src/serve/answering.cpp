@@ -6,9 +6,9 @@
 #include <iterator>
 #include <utility>
 
-#include "kernels/error.h"
+#include "base/error.h"
+#include "base/json/json.h"
 #include "serve/http/event_stream.h"
-#include "stage/support/json.h"
 #include "text/utf8.h"
 
 namespace lfm2::serve {

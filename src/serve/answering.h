@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "openai/answers.h"
+#include "openai/openai_request.h"
+#include "openai/tool_calls.h"
 #include "serve/live_requests.h"
 #include "serve/open_answer.h"
-#include "serve/openai_request.h"
-#include "serve/tool_calls.h"
 #include "stage/generation/answer_stream.h"
-#include "stage/io/answers.h"
 
 namespace lfm2::serve {
 

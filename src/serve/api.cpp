@@ -8,10 +8,10 @@
 #include <random>
 #include <utility>
 
-#include "kernels/error.h"
+#include "base/error.h"
+#include "base/json/json.h"
+#include "openai/field_reader.h"
 #include "serve/page/page.h"
-#include "stage/io/lines/field_reader.h"
-#include "stage/support/json.h"
 #include "text/text_model.h"
 
 namespace lfm2::serve {

@@ -1,6 +1,6 @@
 #include "serve/embeddings_answering.h"
 
-#include "stage/io/answers.h"
+#include "openai/answers.h"
 
 namespace lfm2::serve {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "openai/openai_request.h"
 #include "serve/open_answer.h"
-#include "serve/openai_request.h"
 
 namespace lfm2::serve {
 

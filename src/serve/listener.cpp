@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/json/json.h"
 #include "serve/page/page.h"
-#include "stage/support/json.h"
 
 namespace lfm2::serve {
 

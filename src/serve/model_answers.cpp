@@ -6,10 +6,10 @@
 #include <span>
 #include <utility>
 
-#include "kernels/error.h"
-#include "stage/io/lines/field_reader.h"
-#include "stage/io/lines/other_fields.h"
-#include "stage/support/large_json.h"
+#include "base/error.h"
+#include "base/json/large_json.h"
+#include "openai/field_reader.h"
+#include "openai/other_fields.h"
 #include "text/text_model.h"
 
 namespace lfm2::serve {

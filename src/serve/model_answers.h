@@ -6,10 +6,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json/json.h"
+#include "openai/request_line.h"
 #include "serve/http/limits.h"
 #include "serve/http/message.h"
-#include "stage/io/lines/request_line.h"
-#include "stage/support/json.h"
 
 namespace lfm2::serve {
 

@@ -4,12 +4,12 @@
 
 #include <cstdio>
 
-#include "kernels/standard_streams.h"
+#include "base/checked_file.h"
+#include "base/standard_streams.h"
+#include "base/stop.h"
 #include "serve/api.h"
 #include "serve/open_files.h"
 #include "stage/io/output_place.h"
-#include "stage/support/checked_file.h"
-#include "stage/support/stop.h"
 #include "stage/version.h"
 
 namespace lfm2::serve {

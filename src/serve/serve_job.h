@@ -6,9 +6,9 @@
 #include <string>
 
 #include "comm/mpi_world.h"
+#include "openai/openai_request.h"
 #include "serve/listener.h"
 #include "serve/log_writer.h"
-#include "serve/openai_request.h"
 #include "stage/job/generation_job.h"
 
 namespace lfm2::serve {

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <new>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "text/utf8.h"
 
 namespace lfm2 {

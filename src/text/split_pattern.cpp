@@ -7,7 +7,7 @@
 #include <map>
 #include <optional>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "text/utf8.h"
 
 namespace lfm2 {

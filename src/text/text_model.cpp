@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "kernels/error.h"
-#include "stage/support/checked_file.h"
-#include "stage/support/checksum.h"
+#include "base/checked_file.h"
+#include "base/checksum.h"
+#include "base/error.h"
 #include "text/chat/chat_messages.h"
 #include "text/chat/chat_template_files.h"
 #include "text/stream_decoder.h"

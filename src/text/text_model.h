@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "stage/support/json_fwd.h"
+#include "base/json/json_fwd.h"
 #include "text/chat/chat_template.h"
 #include "text/tokenizer.h"
 

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "text/added_tokens.h"
 #include "text/piece_encoder.h"
 #include "text/pre_tokenizer.h"

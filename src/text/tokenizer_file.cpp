@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "kernels/error.h"
-#include "stage/support/json.h"
+#include "base/error.h"
+#include "base/json/json.h"
 
 namespace lfm2 {
 

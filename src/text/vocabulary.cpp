@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "text/utf8.h"
 
 namespace lfm2 {

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/error.h"
+#include "base/error.h"
 
 namespace lfm2 {
 

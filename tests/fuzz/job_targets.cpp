@@ -8,14 +8,14 @@
 #include <string_view>
 #include <vector>
 
+#include "base/checked_file.h"
+#include "base/thread_pool.h"
 #include "fuzz/parser_files.h"
-#include "kernels/thread_pool.h"
+#include "openai/request_line.h"
 #include "stage/hdf5/h5_scan.h"
 #include "stage/io/input_file.h"
 #include "stage/io/journal.h"
 #include "stage/io/lines/line_reader.h"
-#include "stage/io/lines/request_line.h"
-#include "stage/support/checked_file.h"
 #include "text/text_model.h"
 
 namespace lfm2::fuzz {

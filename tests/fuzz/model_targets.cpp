@@ -9,12 +9,12 @@
 #include <string_view>
 #include <vector>
 
+#include "base/checked_file.h"
 #include "fuzz/parser_files.h"
 #include "stage/model/model_config.h"
 #include "stage/model/tensor_table.h"
 #include "stage/shards/shard_format.h"
 #include "stage/shards/shard_reader.h"
-#include "stage/support/checked_file.h"
 #include "weights-tools/formats/hf_index.h"
 #include "weights-tools/formats/model_bin.h"
 #include "weights-tools/formats/safetensors.h"

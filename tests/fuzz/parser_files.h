@@ -15,8 +15,8 @@
 #include <string_view>
 #include <system_error>
 
-#include "kernels/error.h"
-#include "stage/support/checked_file.h"
+#include "base/checked_file.h"
+#include "base/error.h"
 
 namespace lfm2::fuzz {
 

@@ -3,12 +3,12 @@
 
 #include <string>
 
+#include "base/error.h"
+#include "base/json/json.h"
 #include "fuzz/parser_files.h"
 #include "fuzz/targets.h"
-#include "kernels/error.h"
-#include "serve/openai_request.h"
-#include "serve/tool_calls.h"
-#include "stage/support/json.h"
+#include "openai/openai_request.h"
+#include "openai/tool_calls.h"
 #include "text/jinja/values/python_text.h"
 #include "text/text_model.h"
 

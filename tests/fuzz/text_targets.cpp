@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json/json.h"
 #include "fuzz/parser_files.h"
-#include "stage/support/json.h"
 #include "text/chat/chat_template.h"
 #include "text/stream_decoder.h"
 #include "text/tokenizer.h"

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "stage/support/checked_file.h"
-#include "stage/support/json.h"
+#include "base/checked_file.h"
+#include "base/json/json.h"
 #include "stage/version.h"
 #include "support/golden.h"
 #include "support/program.h"

@@ -8,8 +8,8 @@
 #include <sstream>
 #include <thread>
 
+#include "base/json/json.h"
 #include "stage/io/journal.h"
-#include "stage/support/json.h"
 #include "support/golden.h"
 #include "support/program.h"
 #include "support/weights_support.h"

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <fstream>
 
+#include "base/checked_file.h"
+#include "base/json/json.h"
 #include "comm/launch.h"
-#include "stage/support/checked_file.h"
-#include "stage/support/json.h"
 #include "support/golden.h"
 #include "support/program.h"
 #include "support/shards.h"

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <fstream>
 
-#include "stage/support/checked_file.h"
-#include "stage/support/json.h"
+#include "base/checked_file.h"
+#include "base/json/json.h"
 #include "support/largest_difference.h"
 #include "support/program.h"
 #include "support/shards.h"

@@ -8,9 +8,9 @@
 #include <cmath>
 #include <thread>
 
+#include "base/json/json.h"
 #include "stage/io/journal.h"
 #include "stage/shards/shard_reader.h"
-#include "stage/support/json.h"
 #include "support/golden.h"
 #include "support/largest_difference.h"
 #include "support/program.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <sstream>
 
-#include "stage/support/json.h"
+#include "base/json/json.h"
 #include "support/golden.h"
 #include "support/largest_difference.h"
 #include "support/program.h"

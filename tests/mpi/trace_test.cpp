@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "stage/support/json.h"
+#include "base/json/json.h"
 #include "support/program.h"
 #include "support/shards.h"
 

@@ -8,7 +8,6 @@ import pathlib, re, sys
 # Maps a retired name to what it is called now. Names are whole words, in all files below; a trailing * stands for the
 # rest of the word.
 RETIRED = {
-    "lfm2_base": "lfm2_cpu",
     "lfm2_options": "lfm2_compile_flags",
     "choose_item": "choose_transfer_size",
     "kActionsOfItem": "kActionsOfMicroBatch",

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "serve/http/access_rules.h"
 #include "serve/http/event_stream.h"
 #include "serve/http/router.h"

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/error.h"
-#include "stage/io/lines/request_line.h"
-#include "stage/support/json.h"
+#include "base/error.h"
+#include "base/json/json.h"
+#include "openai/request_line.h"
 #include "support/golden.h"
 #include "support/weights_support.h"
 #include "text/text_model.h"

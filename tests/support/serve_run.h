@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "stage/support/json.h"
+#include "base/json/json.h"
 #include "support/golden.h"
 #include "support/http_client.h"
 #include "support/program.h"

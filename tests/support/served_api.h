@@ -16,8 +16,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/json/json.h"
 #include "serve/api.h"
-#include "stage/support/json.h"
 #include "support/golden.h"
 #include "support/http_client.h"
 #include "support/shards.h"

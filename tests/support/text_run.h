@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "stage/support/json.h"
+#include "base/json/json.h"
 #include "support/golden.h"
 #include "support/program.h"
 #include "support/weights_support.h"

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/error.h"
-#include "stage/support/json.h"
+#include "base/error.h"
+#include "base/json/json.h"
 #include "support/golden.h"
 #include "support/shards.h"
 #include "weights-tools/model/model_source.h"

@@ -9,51 +9,55 @@ import pathlib, re, sys, tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # A folder may always include from itself. Rows of src/stage include from rows above their own.
-KERNELS = ["kernels"]
+BASE = ["base", "base/json", "base/options"]
+KERNELS = [*BASE, "kernels"]
 ALLOWED = {
-    "kernels": [],
-    "kernels/cpu/simd": ["kernels"],
-    "kernels/cpu": ["kernels", "kernels/cpu/simd"],
-    "kernels/reference": ["kernels"],
-    "kernels/cuda/common": ["kernels"],
-    "kernels/cuda/ptx": ["kernels"],
-    "kernels/cuda/gemm": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx"],
-    "kernels/cuda/attention": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx"],
-    "kernels/cuda/rows": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx"],
-    "kernels/cuda/experts": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx", "kernels/cuda/rows"],
-    "kernels/cuda/fused": ["kernels", *(f"kernels/cuda/{folder}" for folder in ("common", "ptx", "gemm", "attention", "rows", "experts"))],
-    "kernels/cuda/sampling": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx"],
-    "kernels/cuda": ["kernels", *(f"kernels/cuda/{folder}" for folder in ("common", "gemm", "attention", "rows", "experts", "fused", "sampling"))],
-    "operators": ["kernels"],
-    "operators/cuda": ["operators", "kernels/cuda/common"],  # element types alone: everything else there is its own
-    "operators/tests": ["operators", "support"],
-    "comm": ["kernels"],
-    "comm/gpu": ["kernels", "kernels/cuda", "kernels/cuda/common", "comm"],
-    "stage/support": KERNELS,
-    "stage/hdf5": KERNELS + ["stage/support"],
-    "stage/model": KERNELS + ["stage/support"],
-    "stage/shards": KERNELS + ["stage/support", "stage/hdf5", "stage/model"],
-    "stage/io/lines": KERNELS + ["stage/support", "text", "text/unicode"],
-    "stage/io/samples": KERNELS + ["stage/support"],
-    "stage/io": KERNELS + ["stage/support", "stage/hdf5", "stage/model", "stage/io/lines", "stage/io/samples", "text"],  # results need no shards
-    "stage/pipeline": KERNELS + ["comm", "stage/support", "stage/model"],
-    "stage/scoring": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/io/samples", "stage/pipeline"],
+    "base": ["base/json"],
+    "base/json": ["base"],
+    "base/options": ["base"],
+    "kernels": BASE,
+    "kernels/cpu/simd": KERNELS,
+    "kernels/cpu": KERNELS + ["kernels/cpu/simd"],
+    "kernels/reference": KERNELS,
+    "kernels/cuda/common": KERNELS,
+    "kernels/cuda/ptx": KERNELS,
+    "kernels/cuda/gemm": KERNELS + ["kernels/cuda/common", "kernels/cuda/ptx"],
+    "kernels/cuda/attention": KERNELS + ["kernels/cuda/common", "kernels/cuda/ptx"],
+    "kernels/cuda/rows": KERNELS + ["kernels/cuda/common", "kernels/cuda/ptx"],
+    "kernels/cuda/experts": KERNELS + ["kernels/cuda/common", "kernels/cuda/ptx", "kernels/cuda/rows"],
+    "kernels/cuda/fused": KERNELS + [*(f"kernels/cuda/{folder}" for folder in ("common", "ptx", "gemm", "attention", "rows", "experts"))],
+    "kernels/cuda/sampling": KERNELS + ["kernels/cuda/common", "kernels/cuda/ptx"],
+    "kernels/cuda": KERNELS + [*(f"kernels/cuda/{folder}" for folder in ("common", "gemm", "attention", "rows", "experts", "fused", "sampling"))],
+    "operators": BASE,
+    "operators/cuda": [*BASE, "operators", "kernels/cuda/common"],  # element types alone: everything else there is its own
+    "operators/tests": [*BASE, "operators", "support"],
+    "comm": KERNELS,
+    "comm/gpu": KERNELS + ["kernels/cuda", "kernels/cuda/common", "comm"],
+    "stage/hdf5": KERNELS,
+    "stage/model": KERNELS,
+    "stage/shards": KERNELS + ["stage/hdf5", "stage/model"],
+    "stage/io/lines": BASE,
+    "openai": KERNELS + ["stage/io", "stage/io/lines", "stage/generation", "text", "text/unicode"],
+    "stage/io/samples": KERNELS,
+    "stage/io": KERNELS + ["openai", "stage/hdf5", "stage/model", "stage/io/lines", "stage/io/samples", "text"],  # results need no shards
+    "stage/pipeline": KERNELS + ["comm", "stage/model"],
+    "stage/scoring": KERNELS + ["comm", "stage/model", "stage/io", "stage/io/samples", "stage/pipeline"],
     # Scoring and generation never include each other.
-    "stage/generation": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "text"],
+    "stage/generation": KERNELS + ["comm", "openai", "stage/model", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "text"],
 }
-JINJA = ["kernels", "text/jinja/values"]
-ALLOWED["text/unicode"] = KERNELS
+JINJA = [*BASE, "text/jinja/values"]
+ALLOWED["text/unicode"] = BASE
 ALLOWED |= {
-    "text": KERNELS + ["stage/support", "text/chat", "text/unicode"],
-    "text/chat": KERNELS + ["stage/support", "text/jinja", "text/jinja/values", "text/jinja/builtins", "text/jinja/syntax"],
-    "text/jinja/values": KERNELS + ["text/unicode"],
+    "text": [*BASE, "text/chat", "text/unicode"],
+    "text/chat": [*BASE, "text/jinja", "text/jinja/values", "text/jinja/builtins", "text/jinja/syntax"],
+    "text/jinja/values": [*BASE, "text/unicode"],
     "text/jinja/builtins": JINJA,
     "text/jinja/syntax": JINJA + ["text/jinja/builtins"],
     "text/jinja": JINJA + ["text/jinja/builtins", "text/jinja/syntax"],
 }
 # The transport knows no model, no MPI and no OpenAI.
-ALLOWED["serve/http"] = KERNELS + ["stage/support"]
-STAGE = ["stage/support", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "stage/scoring",
+ALLOWED["serve/http"] = BASE
+STAGE = ["openai", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "stage/scoring",
          "stage/generation", "text"]
 # Over scoring and generation, whose figures it puts together.
 ALLOWED["stage/report"] = KERNELS + ["comm", *STAGE]
@@ -62,9 +66,9 @@ ALLOWED["stage/job"] = KERNELS + ["kernels/cpu", "kernels/cuda", "kernels/cuda/c
 ALLOWED["stage/doctor"] = ALLOWED["stage/job"] + ["stage/job"]
 # Over a job, as a generation whose requests come from clients.
 ALLOWED["serve/page"] = ["serve/http"]
-ALLOWED["serve"] = KERNELS + ["serve/http", "serve/page", "comm", "stage", "stage/support", "stage/io", "stage/io/lines", "stage/generation", "stage/job", "text"]
-ALLOWED["stage"] = ["kernels", "comm", "serve", "stage/support", "stage/job", "stage/doctor"]  # main.cpp
-TOOLS = ["kernels", "stage/support", "stage/hdf5", "stage/model", "stage/shards"]
+ALLOWED["serve"] = KERNELS + ["serve/http", "serve/page", "comm", "openai", "stage", "stage/io", "stage/io/lines", "stage/generation", "stage/job", "text"]
+ALLOWED["app"] = [*BASE, "comm", "serve", "stage/job", "stage/doctor"]
+TOOLS = [*KERNELS, "stage/hdf5", "stage/model", "stage/shards"]
 # A circle: model_writer makes the files of model_bin, whose layout needs a writer's types.
 ALLOWED["weights-tools/model"] = TOOLS + ["weights-tools/formats"]
 ALLOWED["weights-tools/formats"] = TOOLS + ["weights-tools/model"]
@@ -79,7 +83,7 @@ LIBRARIES = {
     r"<hdf5\.h>": r"stage/hdf5$",
     r"<pcre2\.h>": r"text$",
     r"<boost/": r"serve/http$",
-    r"<CLI/": r"operators$|stage/support$|stage/job$|weights-tools",
+    r"<CLI/": r"operators$|base/options$|stage/job$|weights-tools",
 }
 HTTP_WITH_BOOST = ("request_parser.cpp", "server.cpp")  # each file more costs seconds of every build
 
@@ -122,7 +126,7 @@ WRONG = {
     "operators/l.cpp": '#include "kernels/cpu/simd/simd.h"',
     "weights-tools/model/m.cpp": '#include "weights-tools/commands/commands.h"',
     "src/text/o.cpp": '#include "stage/model/stage.h"',
-    "src/stage/support/p.cpp": "#include <pcre2.h>",
+    "src/base/p.cpp": "#include <pcre2.h>",
     "src/serve/http/q.cpp": '#include "stage/model/stage.h"',
     "src/serve/http/r.h": "#include <boost/asio/io_context.hpp>",
     "src/stage/job/s.cpp": "#include <boost/beast/http.hpp>",

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "stage/support/progress.h"
+#include "base/progress.h"
 
 namespace lfm2 {
 

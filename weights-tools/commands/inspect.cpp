@@ -4,10 +4,10 @@
 
 #include <map>
 
-#include "kernels/error.h"
+#include "base/bytes_text.h"
+#include "base/error.h"
+#include "base/json/json.h"
 #include "stage/shards/shard_reader.h"
-#include "stage/support/bytes_text.h"
-#include "stage/support/json.h"
 #include "weights-tools/commands/commands.h"
 #include "weights-tools/model/model_source.h"
 

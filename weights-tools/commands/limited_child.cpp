@@ -21,8 +21,8 @@
 #include <system_error>
 #include <thread>
 
-#include "kernels/error.h"
-#include "stage/support/checked_file.h"
+#include "base/checked_file.h"
+#include "base/error.h"
 #include "weights-tools/model/interrupt.h"
 
 #if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "kernels/error.h"
-#include "stage/support/bytes_text.h"
-#include "stage/support/json.h"
+#include "base/bytes_text.h"
+#include "base/error.h"
+#include "base/json/json.h"
 #include "weights-tools/commands/commands.h"
 #include "weights-tools/commands/stage_needs.h"
 #include "weights-tools/commands/stage_options.h"

@@ -8,7 +8,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "kernels/error.h"
+#include "base/error.h"
 
 namespace lfm2 {
 

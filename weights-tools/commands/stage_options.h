@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/dtype.h"
+#include "base/dtype.h"
 #include "stage/model/partition.h"
 
 namespace lfm2 {

@@ -11,12 +11,12 @@
 #include <cstring>
 #include <filesystem>
 
-#include "kernels/error.h"
-#include "kernels/thread_pool.h"
+#include "base/checked_file.h"
+#include "base/error.h"
+#include "base/json/json.h"
+#include "base/line_text.h"
+#include "base/thread_pool.h"
 #include "stage/shards/shard_format.h"
-#include "stage/support/checked_file.h"
-#include "stage/support/json.h"
-#include "stage/support/line_text.h"
 #include "text/text_model.h"
 #include "weights-tools/commands/commands.h"
 #include "weights-tools/model/interrupt.h"

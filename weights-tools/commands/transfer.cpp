@@ -5,10 +5,10 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "kernels/error.h"
-#include "kernels/standard_streams.h"
+#include "base/error.h"
+#include "base/json/json.h"
+#include "base/standard_streams.h"
 #include "stage/shards/shard_format.h"
-#include "stage/support/json.h"
 #include "text/tokenizer.h"
 #include "weights-tools/commands/commands.h"
 #include "weights-tools/commands/stage_options.h"

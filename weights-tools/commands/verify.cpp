@@ -5,9 +5,9 @@
 #include <cstring>
 #include <filesystem>
 
-#include "kernels/error.h"
+#include "base/bytes_text.h"
+#include "base/error.h"
 #include "stage/shards/overflow.h"
-#include "stage/support/bytes_text.h"
 #include "weights-tools/commands/commands.h"
 #include "weights-tools/commands/limited_child.h"
 #include "weights-tools/model/copy.h"

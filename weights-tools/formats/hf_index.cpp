@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include "kernels/error.h"
-#include "stage/support/json.h"
+#include "base/error.h"
+#include "base/json/json.h"
 #include "weights-tools/formats/safetensors.h"
 
 namespace lfm2 {

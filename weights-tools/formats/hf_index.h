@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "stage/support/checked_file.h"
+#include "base/checked_file.h"
 #include "weights-tools/formats/raw_tensor.h"
 
 namespace lfm2 {

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/error.h"
-#include "stage/support/file_kind.h"
+#include "base/error.h"
+#include "base/file_kind.h"
 
 namespace lfm2 {
 

@@ -1,7 +1,7 @@
 // model.bin, the original project's form: a table of names, shapes and offsets, then fp32 data.
 #pragma once
 
-#include "stage/support/checked_file.h"
+#include "base/checked_file.h"
 #include "weights-tools/formats/raw_tensor.h"
 #include "weights-tools/model/model_source.h"
 #include "weights-tools/model/model_writer.h"

@@ -9,9 +9,9 @@
 #include <array>
 #include <cstring>
 
-#include "kernels/error.h"
-#include "stage/support/file_kind.h"
-#include "stage/support/json.h"
+#include "base/error.h"
+#include "base/file_kind.h"
+#include "base/json/json.h"
 
 namespace lfm2 {
 

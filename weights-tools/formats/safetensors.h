@@ -1,7 +1,7 @@
 // The safetensors file form: a strict reader of the header, and the layout that Hugging Face's library would write.
 #pragma once
 
-#include "stage/support/checked_file.h"
+#include "base/checked_file.h"
 #include "weights-tools/formats/raw_tensor.h"
 #include "weights-tools/model/model_source.h"
 #include "weights-tools/model/model_writer.h"

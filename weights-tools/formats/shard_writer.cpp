@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <set>
 
+#include "base/checksum.h"
 #include "stage/hdf5/h5_scan.h"
 #include "stage/shards/shard_format.h"
 #include "stage/shards/shard_reader.h"
-#include "stage/support/checksum.h"
 
 namespace lfm2 {
 

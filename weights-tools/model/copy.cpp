@@ -6,9 +6,9 @@
 #include <mutex>
 #include <thread>
 
-#include "kernels/error.h"
+#include "base/checksum.h"
+#include "base/error.h"
 #include "stage/shards/overflow.h"
-#include "stage/support/checksum.h"
 #include "weights-tools/model/interrupt.h"
 
 namespace lfm2 {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "stage/support/checksum.h"
-#include "stage/support/progress.h"
+#include "base/checksum.h"
+#include "base/progress.h"
 #include "weights-tools/model/model_source.h"
 #include "weights-tools/model/model_writer.h"
 

@@ -1,8 +1,8 @@
 // Ends long work of weights-tools where a signal asked for it, so that its temporary files are removed.
 #pragma once
 
-#include "kernels/error.h"
-#include "stage/support/stop.h"
+#include "base/error.h"
+#include "base/stop.h"
 
 namespace lfm2 {
 

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/error.h"
+#include "base/checked_file.h"
+#include "base/error.h"
+#include "base/file_kind.h"
 #include "stage/shards/shard_reader.h"
-#include "stage/support/checked_file.h"
-#include "stage/support/file_kind.h"
 #include "weights-tools/formats/hf_index.h"
 #include "weights-tools/formats/model_bin.h"
 #include "weights-tools/formats/safetensors.h"

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "weights-tools/formats/model_bin.h"
 #include "weights-tools/formats/safetensors.h"
 

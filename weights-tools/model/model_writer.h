@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "stage/support/checked_file.h"
+#include "base/checked_file.h"
 #include "weights-tools/model/model_source.h"
 #include "weights-tools/model/text_files.h"
 

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/error.h"
-#include "stage/support/split_mix.h"
+#include "base/error.h"
+#include "base/split_mix.h"
 
 namespace lfm2 {
 

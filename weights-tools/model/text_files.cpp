@@ -1,10 +1,10 @@
 // Which files belong to a model depends on its form: shards list theirs, other forms have them beside the weights.
 #include "weights-tools/model/text_files.h"
 
+#include "base/checked_file.h"
+#include "base/json/json.h"
 #include "stage/shards/shard_format.h"
 #include "stage/shards/text_folder.h"
-#include "stage/support/checked_file.h"
-#include "stage/support/json.h"
 
 namespace lfm2 {
 

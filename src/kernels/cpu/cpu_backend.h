@@ -5,12 +5,12 @@
 #include <string>
 #include <string_view>
 
+#include "base/host_memory.h"
+#include "base/thread_pool.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/cpu_stream.h"
 #include "kernels/cpu/simd/simd.h"
-#include "kernels/host_memory.h"
-#include "kernels/thread_pool.h"
 
 namespace lfm2 {
 

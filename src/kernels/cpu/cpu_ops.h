@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "kernels/cpu/growing_buffer.h"
 #include "kernels/cpu/rope_table.h"
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/ops.h"
-#include "kernels/thread_pool.h"
 
 namespace lfm2 {
 

@@ -6,8 +6,8 @@
 
 #include <cstring>
 
+#include "base/error.h"
 #include "kernels/cuda/common/cuda_check.h"
-#include "kernels/error.h"
 
 namespace lfm2 {
 

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "stage/support/json.h"
+#include "base/json/json.h"
 
 namespace lfm2::http {
 

@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "serve/http/answer_head.h"
 
 namespace lfm2::http {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "kernels/error.h"
+#include "base/error.h"
 
 namespace lfm2::http {
 

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "serve/http/answer_head.h"
 
 namespace lfm2::http {

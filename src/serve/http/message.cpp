@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <charconv>
 
-#include "stage/support/error_json.h"
-#include "stage/support/json.h"
+#include "base/json/error_json.h"
+#include "base/json/json.h"
 
 namespace lfm2::http {
 

@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "kernels/error.h"
+#include "base/error.h"
 
 namespace lfm2::http {
 

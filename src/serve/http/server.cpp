@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "serve/http/answer_head.h"
 #include "serve/http/connection.h"
 

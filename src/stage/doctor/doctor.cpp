@@ -6,8 +6,8 @@
 #include <limits>
 #include <map>
 
-#include "kernels/standard_streams.h"
-#include "stage/support/bytes_text.h"
+#include "base/bytes_text.h"
+#include "base/standard_streams.h"
 #include "stage/version.h"
 
 namespace lfm2 {

@@ -9,16 +9,16 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/host_memory.h"
+#include "base/json/json.h"
 #include "comm/launch.h"
 #include "comm/mpi_channel.h"
-#include "kernels/host_memory.h"
 #include "stage/hdf5/h5.h"
 #include "stage/io/partial_file.h"
 #include "stage/job/backend_choice.h"
 #include "stage/job/gpu_limits.h"
 #include "stage/job/session.h"
 #include "stage/scoring/plan.h"
-#include "stage/support/json.h"
 #include "stage/version.h"
 #if LFM2_HAS_CUDA
 #include "comm/gpu/nccl_channel.h"

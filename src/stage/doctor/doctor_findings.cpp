@@ -8,8 +8,8 @@
 #include <numeric>
 #include <set>
 
+#include "base/bytes_text.h"
 #include "comm/launch.h"
-#include "stage/support/bytes_text.h"
 
 namespace lfm2 {
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <utility>
 
-#include "kernels/error.h"
+#include "base/error.h"
 
 namespace lfm2 {
 

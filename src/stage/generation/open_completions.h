@@ -9,10 +9,10 @@
 #include <string_view>
 #include <vector>
 
+#include "openai/completion.h"
 #include "stage/generation/request_source.h"
 #include "stage/generation/step_compute.h"
 #include "stage/generation/stop_text.h"
-#include "stage/io/completion.h"
 #include "stage/pipeline/hidden_rows.h"
 
 namespace lfm2 {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "stage/io/completion.h"
+#include "openai/completion.h"
 #include "stage/pipeline/request.h"
 
 namespace lfm2 {
@@ -24,7 +24,7 @@ struct DrawnToken {
   std::vector<float> hidden = {};  // [hidden]
 };
 
-// See stage/support/words.h.
+// See base/words.h.
 void for_each_field(MaybeConst<DrawnToken> auto& one, const auto& each) {
   each(one.token);
   each(one.log_prob);

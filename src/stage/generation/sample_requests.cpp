@@ -1,7 +1,7 @@
 #include "stage/generation/sample_requests.h"
 
-#include "stage/io/lines/answer_form.h"
-#include "stage/support/split_mix.h"
+#include "base/split_mix.h"
+#include "openai/answer_form.h"
 
 namespace lfm2 {
 

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/dtype.h"
-#include "kernels/error.h"
-#include "stage/support/checked_file.h"
+#include "base/checked_file.h"
+#include "base/dtype.h"
+#include "base/error.h"
 
 namespace lfm2::h5 {
 

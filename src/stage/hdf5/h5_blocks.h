@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/error.h"
-#include "stage/support/checked_file.h"
+#include "base/checked_file.h"
+#include "base/error.h"
 
 namespace lfm2::h5 {
 

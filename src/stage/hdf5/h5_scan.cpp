@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <array>
 
+#include "base/file_kind.h"
 #include "stage/hdf5/h5_blocks.h"
 #include "stage/hdf5/h5_scan_header.h"
 #include "stage/hdf5/h5_scan_links.h"
 #include "stage/hdf5/h5_scan_messages.h"
-#include "stage/support/file_kind.h"
 
 namespace lfm2::h5 {
 

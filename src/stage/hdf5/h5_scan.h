@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/dtype.h"
+#include "base/checked_file.h"
+#include "base/dtype.h"
 #include "stage/hdf5/h5_blocks.h"
-#include "stage/support/checked_file.h"
 
 namespace lfm2::h5 {
 

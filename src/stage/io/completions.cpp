@@ -3,9 +3,9 @@
 
 #include <array>
 
+#include "base/checked_file.h"
+#include "openai/answers.h"
 #include "stage/hdf5/h5.h"
-#include "stage/io/answers.h"
-#include "stage/support/checked_file.h"
 
 namespace lfm2 {
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "stage/io/completion.h"
+#include "openai/completion.h"
 #include "stage/io/output_file.h"
 
 namespace lfm2 {

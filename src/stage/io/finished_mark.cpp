@@ -5,9 +5,9 @@
 
 #include <span>
 
-#include "kernels/error.h"
-#include "stage/support/checked_file.h"
-#include "stage/support/json.h"
+#include "base/checked_file.h"
+#include "base/error.h"
+#include "base/json/json.h"
 
 namespace lfm2 {
 

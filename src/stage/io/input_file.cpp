@@ -11,17 +11,17 @@
 #include <span>
 #include <utility>
 
-#include "kernels/thread_pool.h"
+#include "base/checked_file.h"
+#include "base/integers.h"
+#include "base/json/json.h"
+#include "base/split_mix.h"
+#include "base/thread_pool.h"
+#include "openai/request_line.h"
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
 #include "stage/hdf5/h5_texts.h"
 #include "stage/io/lines/line_reader.h"
-#include "stage/io/lines/request_line.h"
 #include "stage/io/npy_file.h"
-#include "stage/support/checked_file.h"
-#include "stage/support/integers.h"
-#include "stage/support/json.h"
-#include "stage/support/split_mix.h"
 #include "text/utf8.h"
 
 namespace lfm2 {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "stage/io/lines/sample_rules.h"
+#include "openai/sample_rules.h"
 #include "stage/io/samples/sample_errors.h"
 #include "stage/io/samples/sample_names.h"
 #include "stage/io/samples/sample_offsets.h"

@@ -10,8 +10,8 @@
 #include <span>
 #include <tuple>
 
-#include "kernels/error.h"
-#include "stage/support/json.h"
+#include "base/error.h"
+#include "base/json/json.h"
 
 namespace lfm2 {
 

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "stage/support/checked_file.h"
-#include "stage/support/checksum.h"
-#include "stage/support/json_fwd.h"
+#include "base/checked_file.h"
+#include "base/checksum.h"
+#include "base/json/json_fwd.h"
 
 namespace lfm2 {
 

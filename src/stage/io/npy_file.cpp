@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/error.h"
-#include "stage/support/integers.h"
+#include "base/error.h"
+#include "base/integers.h"
 
 namespace lfm2 {
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "stage/support/checked_file.h"
+#include "base/checked_file.h"
 
 namespace lfm2 {
 

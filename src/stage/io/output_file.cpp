@@ -12,12 +12,12 @@
 #include <cerrno>
 #include <random>
 
+#include "base/checked_file.h"
+#include "base/json/json.h"
+#include "openai/answers.h"
 #include "stage/hdf5/h5.h"
-#include "stage/io/answers.h"
 #include "stage/io/row_places.h"
 #include "stage/io/scores.h"
-#include "stage/support/checked_file.h"
-#include "stage/support/json.h"
 
 namespace lfm2 {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/thread_pool.h"
+#include "base/thread_pool.h"
 #include "stage/io/partial_file.h"
 #include "stage/io/results.h"
 #include "stage/io/samples/sample_errors.h"

@@ -10,8 +10,8 @@
 
 #include <cerrno>
 
+#include "base/checked_file.h"
 #include "stage/io/journal.h"
-#include "stage/support/checked_file.h"
 
 namespace lfm2 {
 

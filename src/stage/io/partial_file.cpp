@@ -12,7 +12,7 @@
 #include <memory>
 #include <random>
 
-#include "kernels/error.h"
+#include "base/error.h"
 
 namespace lfm2 {
 

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/thread_pool.h"
+#include "base/checksum.h"
+#include "base/thread_pool.h"
 #include "stage/io/samples/sample_offsets.h"
 #include "stage/model/hidden.h"
-#include "stage/support/checksum.h"
 
 namespace lfm2 {
 

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/error.h"
+#include "base/error.h"
 
 namespace lfm2 {
 

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/error.h"
+#include "base/error.h"
+#include "base/json/json.h"
+#include "openai/target.h"
 #include "stage/io/input_file.h"
-#include "stage/io/lines/target.h"
-#include "stage/support/json.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 

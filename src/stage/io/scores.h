@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json/json_fwd.h"
 #include "stage/io/results.h"
-#include "stage/support/json_fwd.h"
 
 namespace lfm2 {
 

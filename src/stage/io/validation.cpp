@@ -6,10 +6,10 @@
 #include <cmath>
 #include <limits>
 
+#include "base/checked_file.h"
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
 #include "stage/model/tensor_table.h"
-#include "stage/support/checked_file.h"
 
 namespace lfm2 {
 

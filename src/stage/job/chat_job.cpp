@@ -1,7 +1,7 @@
 #include "stage/job/chat_job.h"
 
+#include "base/stop.h"
 #include "stage/job/conversation.h"
-#include "stage/support/stop.h"
 
 namespace lfm2 {
 

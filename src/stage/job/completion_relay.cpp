@@ -4,7 +4,7 @@
 #include <thread>
 #include <utility>
 
-#include "stage/support/words.h"
+#include "base/words.h"
 
 namespace lfm2 {
 

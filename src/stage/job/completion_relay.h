@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "comm/mpi_messages.h"
-#include "stage/io/completion.h"
+#include "openai/completion.h"
 
 namespace lfm2 {
 

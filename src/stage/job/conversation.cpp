@@ -3,8 +3,8 @@
 #include <memory>
 #include <utility>
 
-#include "kernels/error.h"
-#include "kernels/standard_streams.h"
+#include "base/error.h"
+#include "base/standard_streams.h"
 
 namespace lfm2 {
 

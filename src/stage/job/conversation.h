@@ -12,9 +12,9 @@
 #include <string>
 #include <thread>
 
+#include "base/json/json.h"
 #include "stage/generation/answer_stream.h"
 #include "stage/generation/request_source.h"
-#include "stage/support/json.h"
 #include "text/text_model.h"
 
 namespace lfm2 {

@@ -5,13 +5,13 @@
 #include <cstdio>
 #include <map>
 
-#include "kernels/standard_streams.h"
+#include "base/json/json.h"
+#include "base/standard_streams.h"
+#include "base/stop.h"
+#include "openai/answer_form.h"
 #include "stage/generation/answer_stream.h"
-#include "stage/io/lines/answer_form.h"
 #include "stage/model/memory_plan.h"
 #include "stage/scoring/cost_model.h"
-#include "stage/support/json.h"
-#include "stage/support/stop.h"
 
 namespace lfm2 {
 

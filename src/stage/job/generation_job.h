@@ -28,7 +28,7 @@ class GenerationJob : public Job {
     int64_t pages = 0;       // pages of as many of the longest sequences as there are sequence slots
     // Whether any request asks for log-probabilities of its prompt, and for a hidden state.
     bool prompt_log_probs = false, hidden = false;
-    friend void for_each_field(MaybeConst<PromptSizes> auto& sizes, const auto& each) {  // see stage/support/words.h
+    friend void for_each_field(MaybeConst<PromptSizes> auto& sizes, const auto& each) {  // see base/words.h
       each(sizes.tokens);
       each(sizes.sequences);
       each(sizes.new_tokens);

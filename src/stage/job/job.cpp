@@ -7,10 +7,10 @@
 #include <limits>
 #include <span>
 
+#include "base/host_memory.h"
+#include "base/standard_streams.h"
 #include "comm/mpi_control_link.h"
-#include "kernels/host_memory.h"
-#include "kernels/standard_streams.h"
-#include "stage/io/lines/request_line.h"
+#include "openai/request_line.h"
 #include "stage/io/output_place.h"
 #include "stage/io/scores.h"
 #include "stage/job/chat_job.h"

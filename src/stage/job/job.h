@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "base/json/json_fwd.h"
+#include "base/thread_pool.h"
 #include "comm/mpi_world.h"
-#include "kernels/thread_pool.h"
 #include "stage/io/finished_mark.h"
 #include "stage/io/output_file.h"
 #include "stage/job/backend_choice.h"
@@ -18,7 +19,6 @@
 #include "stage/job/options.h"
 #include "stage/job/session.h"
 #include "stage/report/report.h"
-#include "stage/support/json_fwd.h"
 
 namespace lfm2 {
 

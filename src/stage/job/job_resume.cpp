@@ -6,11 +6,11 @@
 #include <limits>
 #include <set>
 
-#include "kernels/standard_streams.h"
+#include "base/json/json.h"
+#include "base/standard_streams.h"
+#include "base/stop.h"
 #include "stage/job/job.h"
 #include "stage/report/end_table.h"
-#include "stage/support/json.h"
-#include "stage/support/stop.h"
 #include "stage/version.h"
 
 namespace lfm2 {

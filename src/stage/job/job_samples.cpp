@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/json/json.h"
 #include "stage/scoring/plan.h"
-#include "stage/support/json.h"
 
 namespace lfm2 {
 

@@ -1,13 +1,13 @@
 #include "stage/job/job_text.h"
 
+#include "base/json/json.h"
+#include "base/stop.h"
+#include "openai/request_line.h"
 #include "stage/io/journal.h"
-#include "stage/io/lines/request_line.h"
 #include "stage/model/model_config.h"
 #include "stage/shards/shard_format.h"
 #include "stage/shards/shard_reader.h"
 #include "stage/shards/text_folder.h"
-#include "stage/support/json.h"
-#include "stage/support/stop.h"
 
 namespace lfm2 {
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "comm/mpi_world.h"
-#include "stage/generation/generation_config.h"
+#include "openai/generation_config.h"
 #include "stage/io/input_file.h"
 #include "stage/io/lines/line_reader.h"
 #include "stage/job/options.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "stage/io/journal.h"
 #include "stage/shards/shard_format.h"
 

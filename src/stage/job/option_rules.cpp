@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "stage/io/completions.h"
 #include "stage/io/lines/line_reader.h"
 #include "stage/io/output_file.h"

@@ -3,11 +3,11 @@
 
 #include <limits>
 
-#include "kernels/error.h"
+#include "base/error.h"
+#include "base/options/choice.h"
+#include "base/options/number_option.h"
+#include "base/options/option_words.h"
 #include "stage/job/named_files.h"
-#include "stage/support/choice.h"
-#include "stage/support/number_option.h"
-#include "stage/support/option_words.h"
 #include "stage/version.h"
 
 namespace lfm2 {

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "kernels/dtype.h"
+#include "base/dtype.h"
+#include "base/progress.h"
 #include "kernels/ops.h"
-#include "stage/io/lines/sampling_overrides.h"
+#include "openai/sampling_overrides.h"
 #include "stage/io/results.h"
 #include "stage/job/serve_options.h"
-#include "stage/support/progress.h"
 
 namespace lfm2 {
 

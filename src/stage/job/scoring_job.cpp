@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/json/json.h"
+#include "base/stop.h"
 #include "stage/scoring/cost_model.h"
-#include "stage/support/json.h"
-#include "stage/support/stop.h"
 
 namespace lfm2 {
 

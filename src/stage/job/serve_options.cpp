@@ -8,9 +8,9 @@
 #include <limits>
 #include <string_view>
 
-#include "kernels/error.h"
-#include "stage/support/choice.h"
-#include "stage/support/number_option.h"
+#include "base/error.h"
+#include "base/options/choice.h"
+#include "base/options/number_option.h"
 
 namespace lfm2 {
 

@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "kernels/dtype.h"
+#include "base/dtype.h"
 #include "stage/model/model_config.h"
 #include "stage/model/partition.h"
 

@@ -10,8 +10,8 @@
 #include <limits>
 #include <set>
 
+#include "base/json/json.h"
 #include "kernels/sampling.h"
-#include "stage/support/json.h"
 
 namespace lfm2 {
 

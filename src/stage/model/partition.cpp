@@ -7,7 +7,7 @@
 #include <limits>
 #include <optional>
 
-#include "kernels/error.h"
+#include "base/error.h"
 
 namespace lfm2 {
 

@@ -3,8 +3,8 @@
 
 #include <fmt/ranges.h>
 
+#include "base/checked_file.h"
 #include "kernels/gate_up.h"
-#include "stage/support/checked_file.h"
 
 namespace lfm2 {
 

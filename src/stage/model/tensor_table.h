@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/dtype.h"
+#include "base/dtype.h"
 #include "stage/model/model_config.h"
 
 namespace lfm2 {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "base/words.h"
 #include "kernels/sampling.h"
 #include "stage/model/hidden.h"
-#include "stage/support/words.h"
 
 namespace lfm2 {
 
@@ -44,7 +44,7 @@ struct Request {
   bool operator==(const Request&) const = default;
 };
 
-// See stage/support/words.h.
+// See base/words.h.
 void for_each_field(MaybeConst<SamplingRule> auto& rule, const auto& each) {
   each(rule.temperature);
   each(rule.top_k);

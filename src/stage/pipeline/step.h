@@ -47,7 +47,7 @@ struct Step {
   bool operator==(const Step&) const = default;
 };
 
-// See stage/support/words.h.
+// See base/words.h.
 void for_each_field(MaybeConst<Admission> auto& one, const auto& each) {
   each(one.slot);
   each(one.prompt);

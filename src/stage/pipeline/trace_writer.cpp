@@ -8,9 +8,9 @@
 #include <span>
 #include <utility>
 
+#include "base/checked_file.h"
+#include "base/json/json.h"
 #include "comm/channel.h"
-#include "stage/support/checked_file.h"
-#include "stage/support/json.h"
 
 namespace lfm2 {
 

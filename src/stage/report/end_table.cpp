@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "stage/support/bytes_text.h"
+#include "base/bytes_text.h"
 
 namespace lfm2 {
 

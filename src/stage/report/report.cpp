@@ -7,9 +7,9 @@
 #include <cmath>
 #include <span>
 
+#include "base/json/json.h"
 #include "stage/scoring/cost_model.h"
 #include "stage/scoring/replay.h"
-#include "stage/support/json.h"
 
 namespace lfm2 {
 

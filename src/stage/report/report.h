@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/not_finite.h"
 #include "stage/generation/generator.h"
 #include "stage/io/scores.h"
 #include "stage/io/validation.h"
 #include "stage/model/partition.h"
 #include "stage/scoring/scorer.h"
-#include "stage/support/not_finite.h"
 
 namespace lfm2 {
 

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/words.h"
 #include "kernels/backend.h"
 #include "stage/model/stage.h"
-#include "stage/support/words.h"
 
 namespace lfm2 {
 
@@ -15,7 +15,7 @@ struct StageTime {
   double fixed = 0, per_token = 0;
   double seconds(double tokens) const { return fixed + per_token * tokens; }
 };
-void for_each_field(MaybeConst<StageTime> auto& time, const auto& each) {  // see stage/support/words.h
+void for_each_field(MaybeConst<StageTime> auto& time, const auto& each) {  // see base/words.h
   each(time.fixed);
   each(time.per_token);
 }

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "stage/model/memory_plan.h"
 
 namespace lfm2 {

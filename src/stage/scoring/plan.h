@@ -7,11 +7,11 @@
 #include <span>
 #include <vector>
 
-#include "kernels/dtype.h"
+#include "base/dtype.h"
+#include "base/words.h"
 #include "stage/io/results.h"
 #include "stage/io/samples/sample_offsets.h"
 #include "stage/pipeline/schedule.h"
-#include "stage/support/words.h"
 
 namespace lfm2 {
 
@@ -47,7 +47,7 @@ struct BatchPlan {
 
   int64_t max_rows(const ResultKind& kind) const;  // the most rows of results of a micro-batch
 };
-void for_each_field(MaybeConst<BatchPlan> auto& plan, const auto& each) {  // see stage/support/words.h
+void for_each_field(MaybeConst<BatchPlan> auto& plan, const auto& each) {  // see base/words.h
   each(plan.first_sample);
   each(plan.first_token);
   each(plan.samples);

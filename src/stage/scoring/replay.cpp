@@ -6,7 +6,7 @@
 #include <map>
 #include <optional>
 
-#include "kernels/error.h"
+#include "base/error.h"
 
 namespace lfm2 {
 

@@ -8,11 +8,11 @@
 #include <cstring>
 #include <mutex>
 
+#include "base/checksum.h"
+#include "base/json/json.h"
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
 #include "stage/shards/shard_format.h"
-#include "stage/support/checksum.h"
-#include "stage/support/json.h"
 
 namespace lfm2 {
 

@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
+#include "base/checked_file.h"
+#include "base/checksum.h"
 #include "stage/hdf5/h5_scan.h"
 #include "stage/model/model_config.h"
 #include "stage/model/partition.h"
 #include "stage/model/tensor_table.h"
-#include "stage/support/checked_file.h"
-#include "stage/support/checksum.h"
 
 namespace lfm2 {
 

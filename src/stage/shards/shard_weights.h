@@ -10,10 +10,10 @@
 #include <span>
 #include <thread>
 
+#include "base/progress.h"
 #include "kernels/tensor_memory.h"
 #include "stage/model/weight_source.h"
 #include "stage/shards/shard_reader.h"
-#include "stage/support/progress.h"
 
 namespace lfm2 {
 

@@ -3,10 +3,10 @@
 
 #include <fmt/format.h>
 
-#include "kernels/error.h"
+#include "base/checked_file.h"
+#include "base/checksum.h"
+#include "base/error.h"
 #include "stage/shards/shard_format.h"
-#include "stage/support/checked_file.h"
-#include "stage/support/checksum.h"
 
 namespace lfm2 {
 

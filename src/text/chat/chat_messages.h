@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "stage/support/large_json.h"
+#include "base/json/large_json.h"
 
 namespace lfm2 {
 

@@ -1,6 +1,6 @@
 #include "text/chat/chat_template.h"
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "text/jinja/builtins/functions.h"
 #include "text/jinja/evaluate.h"
 #include "text/jinja/syntax/parser.h"

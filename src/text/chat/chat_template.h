@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "stage/support/json.h"
+#include "base/json/json.h"
 #include "text/jinja/values/limits.h"
 
 namespace lfm2 {

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "kernels/error.h"
-#include "stage/support/checked_file.h"
-#include "stage/support/json.h"
+#include "base/checked_file.h"
+#include "base/error.h"
+#include "base/json/json.h"
 
 namespace lfm2 {
 

@@ -8,9 +8,9 @@
 #include <iterator>
 #include <thread>
 
+#include "base/error.h"
 #include "comm/wait.h"
 #include "kernels/backend.h"
-#include "kernels/error.h"
 #include "support/local_watchdogs.h"
 #include "support/shards.h"
 

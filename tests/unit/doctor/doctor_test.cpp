@@ -6,9 +6,9 @@
 #include <fstream>
 #include <functional>
 
+#include "base/control_groups.h"
+#include "base/host_memory.h"
 #include "comm/launch.h"
-#include "kernels/control_groups.h"
-#include "kernels/host_memory.h"
 #include "stage/job/backend_choice.h"
 #include "support/shards.h"
 

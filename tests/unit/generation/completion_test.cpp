@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/words.h"
 #include "stage/generation/sample_requests.h"
 #include "stage/shards/shard_reader.h"
-#include "stage/support/words.h"
 #include "support/generation_run.h"
 #include "support/shards.h"
 

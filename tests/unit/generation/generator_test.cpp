@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "base/json/json.h"
 #include "comm/local_channel.h"
 #include "stage/io/input_file.h"
 #include "stage/shards/shard_reader.h"
-#include "stage/support/json.h"
 #include "support/generation_run.h"
 #include "support/golden.h"
 #include "support/loaded_stage.h"

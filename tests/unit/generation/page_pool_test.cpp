@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/error.h"
+#include "base/error.h"
 
 namespace lfm2::test {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "stage/io/lines/answer_form.h"
+#include "openai/answer_form.h"
 
 namespace lfm2::test {
 namespace {

@@ -16,11 +16,11 @@
 #include <numeric>
 #include <random>
 
-#include "kernels/thread_pool.h"
+#include "base/thread_pool.h"
+#include "openai/request_line.h"
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
 #include "stage/io/lines/line_reader.h"
-#include "stage/io/lines/request_line.h"
 #include "support/shards.h"
 #include "support/weights_support.h"
 

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "kernels/error.h"
+#include "base/error.h"
+#include "base/json/json.h"
 #include "stage/io/partial_file.h"
-#include "stage/support/json.h"
 #include "support/shards.h"
 #include "support/weights_support.h"
 

@@ -1,14 +1,14 @@
 // Which rows of results are not finite, and what is said of them.
-#include "stage/support/not_finite.h"
+#include "base/not_finite.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <vector>
 
-#include "stage/io/completion.h"
+#include "base/json/json.h"
+#include "openai/completion.h"
 #include "stage/io/results.h"
-#include "stage/support/json.h"
 
 namespace lfm2 {
 namespace {

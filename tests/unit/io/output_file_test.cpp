@@ -10,7 +10,7 @@
 #include <limits>
 #include <numeric>
 
-#include "kernels/thread_pool.h"
+#include "base/thread_pool.h"
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
 #include "stage/io/output_place.h"

@@ -5,7 +5,7 @@
 #include <functional>
 #include <random>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "stage/hdf5/h5_scan.h"
 #include "stage/io/completions.h"
 #include "stage/io/journal.h"

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "support/weights_support.h"
 
 namespace lfm2::test {

@@ -7,13 +7,13 @@
 #include <cmath>
 #include <random>
 
-#include "kernels/error.h"
+#include "base/error.h"
+#include "base/json/json.h"
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
 #include "stage/io/input_file.h"
 #include "stage/io/output_file.h"
 #include "stage/io/validation.h"
-#include "stage/support/json.h"
 #include "support/golden.h"
 #include "support/weights_support.h"
 #include "text/tokenizer.h"

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <thread>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "support/golden.h"
 #include "support/shards.h"
 

@@ -1,7 +1,7 @@
 // Models that no GPU kernel takes are refused by their configuration alone.
 #include "stage/job/gpu_limits.h"
 
-#include "stage/support/json.h"
+#include "base/json/json.h"
 #include "support/weights_support.h"
 
 namespace lfm2 {

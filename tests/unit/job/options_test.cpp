@@ -9,8 +9,8 @@
 #include <set>
 #include <sstream>
 
-#include "kernels/error.h"
-#include "stage/support/json.h"
+#include "base/error.h"
+#include "base/json/json.h"
 
 namespace lfm2 {
 namespace {

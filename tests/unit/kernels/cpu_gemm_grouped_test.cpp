@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "support/cpu_gemm_support.h"
 
 namespace lfm2 {

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "kernels/thread_pool.h"
+#include "base/thread_pool.h"
 
 namespace lfm2 {
 namespace {

@@ -2,8 +2,8 @@
 // model_config_keys.json, is made by tests/reference/model_config_keys.py, which says what its columns mean.
 #include <optional>
 
+#include "base/json/json.h"
 #include "stage/model/model_config.h"
-#include "stage/support/json.h"
 #include "support/weights_support.h"
 
 namespace lfm2 {

@@ -1,8 +1,8 @@
 // config.json in all its spellings, and values that must be refused.
 #include "stage/model/model_config.h"
 
+#include "base/json/json.h"
 #include "stage/model/tensor_table.h"
-#include "stage/support/json.h"
 #include "support/weights_support.h"
 
 namespace lfm2 {

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "kernels/error.h"
+#include "base/error.h"
 
 namespace lfm2::test {
 namespace {

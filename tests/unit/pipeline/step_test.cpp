@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/error.h"
+#include "base/error.h"
 
 namespace lfm2::test {
 namespace {

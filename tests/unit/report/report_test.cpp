@@ -5,9 +5,9 @@
 
 #include <cmath>
 
-#include "kernels/error.h"
+#include "base/error.h"
+#include "base/json/json.h"
 #include "stage/report/end_table.h"
-#include "stage/support/json.h"
 
 namespace lfm2 {
 namespace {

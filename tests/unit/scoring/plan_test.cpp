@@ -8,7 +8,7 @@
 #include <numeric>
 #include <random>
 
-#include "kernels/error.h"
+#include "base/error.h"
 
 namespace lfm2 {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include "kernels/error.h"
+#include "base/error.h"
 
 namespace lfm2 {
 namespace {

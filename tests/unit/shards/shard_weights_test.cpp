@@ -9,10 +9,10 @@
 #include <cstring>
 #include <limits>
 
+#include "base/json/json.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "stage/model/memory_plan.h"
 #include "stage/model/stage.h"
-#include "stage/support/json.h"
 #include "support/weights_support.h"
 #include "weights-tools/commands/stage_needs.h"
 #include "weights-tools/formats/shard_writer.h"

@@ -6,7 +6,7 @@
 #include <iostream>
 #include <optional>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "text/chat/chat_template.h"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "stage/support/json.h"
+#include "base/json/json.h"
 #include "support/weights_support.h"
 #include "text/tokenizer.h"
 

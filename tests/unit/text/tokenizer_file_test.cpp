@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "unit/text/small_tokenizer.h"
 
 namespace lfm2 {

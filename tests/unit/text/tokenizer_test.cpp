@@ -7,7 +7,7 @@
 #include <random>
 #include <thread>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "text/stream_decoder.h"
 #include "text/utf8.h"
 #include "unit/text/small_tokenizer.h"

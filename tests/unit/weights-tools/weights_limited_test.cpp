@@ -11,7 +11,7 @@
 #include <system_error>
 #include <thread>
 
-#include "stage/support/checked_file.h"
+#include "base/checked_file.h"
 #include "support/weights_support.h"
 #include "weights-tools/commands/commands.h"
 #include "weights-tools/commands/limited_child.h"

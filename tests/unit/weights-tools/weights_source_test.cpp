@@ -1,5 +1,5 @@
 // What counts as a model: every form, older and fused names, and everything that must be refused.
-#include "stage/support/json.h"
+#include "base/json/json.h"
 #include "support/weights_support.h"
 #include "weights-tools/model/model_source.h"
 

@@ -1,7 +1,7 @@
 // An array whose element type is chosen at run time.
 #pragma once
 
-#include "kernels/dtype.h"
+#include "base/dtype.h"
 
 namespace lfm2 {
 

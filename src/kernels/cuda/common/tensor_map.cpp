@@ -3,8 +3,8 @@
 
 #include <cudaTypedefs.h>
 
+#include "base/error.h"
 #include "kernels/cuda/common/cuda_check.h"
-#include "kernels/error.h"
 
 namespace lfm2 {
 

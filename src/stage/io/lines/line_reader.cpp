@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "kernels/error.h"
-#include "stage/support/line_text.h"
+#include "base/error.h"
+#include "base/line_text.h"
 
 namespace lfm2 {
 

@@ -12,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/checked_file.h"
+#include "base/checksum.h"
 #include "stage/io/lines/unpacker.h"
-#include "stage/support/checked_file.h"
-#include "stage/support/checksum.h"
 
 namespace lfm2 {
 

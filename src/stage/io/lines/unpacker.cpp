@@ -3,7 +3,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
-#include "kernels/error.h"
+#include "base/error.h"
 
 namespace lfm2 {
 

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/error.h"
-#include "kernels/host_memory.h"
+#include "base/error.h"
+#include "base/host_memory.h"
 
 namespace lfm2 {
 

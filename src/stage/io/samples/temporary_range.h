@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "stage/support/checked_file.h"
+#include "base/checked_file.h"
 
 namespace lfm2 {
 

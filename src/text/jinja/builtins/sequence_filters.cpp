@@ -1,7 +1,7 @@
 // The filters on lists, dicts and other values with items.
 #include <algorithm>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "text/jinja/builtins/attributes.h"
 #include "text/jinja/builtins/filters.h"
 #include "text/jinja/builtins/text_case.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "text/jinja/syntax/literals.h"
 #include "text/jinja/values/python_text.h"
 #include "text/jinja/values/unsupported.h"

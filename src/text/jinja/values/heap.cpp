@@ -6,7 +6,7 @@
 #include <cstring>
 #include <memory>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "text/jinja/values/operators.h"
 
 namespace lfm2::jinja {

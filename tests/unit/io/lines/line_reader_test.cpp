@@ -8,7 +8,7 @@
 #include <fstream>
 #include <thread>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "support/shards.h"
 
 namespace lfm2::test {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "serve/http/exchange.h"
 #include "serve/http/router.h"
 

@@ -9,7 +9,7 @@
 
 #include <thread>
 
-#include "kernels/error.h"
+#include "base/error.h"
 #include "support/http_client.h"
 #include "support/http_server_test.h"
 

@@ -1,0 +1,164 @@
+// lfm2_stage: one rank of the pipeline. Parses, starts MPI, runs the job; every error ends here, in one line and for
+// all ranks.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <new>
+#include <system_error>
+#include <thread>
+
+#include "base/checked_file.h"
+#include "base/standard_streams.h"
+#include "base/stop.h"
+#include "comm/deadline.h"
+#include "comm/launch.h"
+#include "serve/serve_job.h"
+#include "stage/doctor/doctor.h"
+#include "stage/job/job.h"
+#include "stage/job/named_files.h"
+
+namespace {
+
+using namespace lfm2;
+
+int rank_of_launch() { return launched_rank().value_or(0); }
+
+void let_the_first_rank_speak() {  // a launcher ends all ranks when one fails
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+}
+
+// A usage error is one line, not one a rank.
+int end_without_mpi(const ParsedCommandLine& parsed) {
+  if (rank_of_launch() == 0 && parsed.exit_code == 0)
+    print_results(parsed.text);
+  else if (rank_of_launch() == 0)
+    std::fputs(parsed.text.c_str(), stderr);
+  else if (parsed.exit_code != 0)
+    let_the_first_rank_speak();
+  return parsed.exit_code;
+}
+
+// Of a launcher whose ranks may not know of each other, too: srun without PMIx and PMI says no other number. Before MPI
+// starts, which makes a rank that runs alone number 0.
+bool is_first_task() {
+  const char* const task = std::getenv("SLURM_PROCID");
+  return launched_rank().value_or(task == nullptr ? 0 : std::atoi(task)) == 0;
+}
+
+// Ranks that do not know of each other would each do the whole job, and write the same output.
+bool runs_alone(const MpiWorld& world, bool first_task) {
+  const auto fault = ranks_that_run_alone(launched_ranks(), world.size(), mpi_library_version());
+  if (!fault) return false;
+  if (first_task)
+    say(fmt::format("lfm2_stage: {}; {}", fault->what, fault->todo));
+  else
+    let_the_first_rank_speak();
+  return true;
+}
+
+struct Failure {
+  ExitCode code;
+  std::string text;
+};
+
+Failure describe(std::exception_ptr error, bool verbose) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& known) {
+    const bool place = verbose || known.code() == ExitCode::kSoftware;
+    return {known.code(), place ? fmt::format("{} [{}]", known.what(), known.where()) : known.what()};
+  } catch (const std::bad_alloc&) {
+    return {ExitCode::kUnavailable, "not enough memory"};
+  } catch (const std::system_error& other) {
+    const bool is_limit = other.code() == std::errc::resource_unavailable_try_again;
+    if (!is_limit) return {ExitCode::kSoftware, other.what()};
+    return {ExitCode::kUnavailable, fmt::format("a thread cannot be created: {} (ulimit -u)", other.code().message())};
+  } catch (const std::exception& other) {
+    return {ExitCode::kSoftware, other.what()};
+  }
+}
+
+// The cause is said first: letting go of what the work owns may take long.
+template <class Discard>
+[[noreturn]] void end_all_ranks(MpiWorld& world, const Failure& failure, const Discard& discard) {
+  const bool speaks = world.claim_failure();
+  if (speaks) world.say_failure(failure.text);
+  discard();
+  if (!speaks)  // the rank that spoke is ending all of them; where that is this one, the others remove what they were
+                // making
+    std::this_thread::sleep_for(std::chrono::milliseconds(world.watchdog().spoke() ? 300 : 2000));
+  world.abort(failure.code);
+}
+
+// What begins before the watchdog does. The first rank speaks first, and with it the launcher ends the others.
+Deadline deadline_of(const char* work, double seconds, const Options& options) {
+  const int rank = rank_of_launch();
+  return Deadline(options.timeout_seconds > 0 ? seconds + kHeadStartSeconds * rank : 0,
+                  fmt::format("lfm2_stage: rank {}: {}: no end after {:g} s (--timeout {:g}): a rank is stopped or "
+                              "missing, or a library hangs",
+                              rank, work, seconds, options.timeout_seconds),
+                  launched_rank() ? fmt::format("lfm2_stage: rank {}: {}: the launcher is gone", rank, work) : "");
+}
+
+// A machine that needs a doctor may hang anywhere.
+Deadline doctors_deadline(const Options& options) {
+  return deadline_of("doctor", max_doctor_seconds(options), options);
+}
+
+Deadline start_deadline(const Options& options) {
+  constexpr double kLeastSeconds = 10;  // a busy machine
+  return deadline_of("start of MPI", std::max(options.timeout_seconds, kLeastSeconds), options);
+}
+
+// All ranks end from inside here, not further out: threads and devices may still be using what the work owns.
+template <class Run, class Discard>
+int run_or_end_all(MpiWorld& world, bool verbose, const Run& run, const Discard& discard) {
+  try {
+    return static_cast<int>(run());
+  } catch (...) {
+    const Failure failure = describe(std::current_exception(), verbose);
+    end_all_ranks(world, failure, discard);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  hold_standard_streams();
+  ignore_file_size_signal();
+  const ParsedCommandLine parsed = parse_command_line(argc, argv);
+  try {
+    if (!parsed.run) return end_without_mpi(parsed);
+    if (parsed.options.chat)
+      catch_conversation_signals();
+    else if (!parsed.doctor)
+      catch_stop_signals();
+    auto deadline =
+        std::make_unique<Deadline>(parsed.doctor ? doctors_deadline(parsed.options) : start_deadline(parsed.options));
+    const bool first_task = is_first_task();
+    MpiWorld world(&argc, &argv,
+                   {.timeout_seconds = parsed.options.timeout_seconds, .stamps_file = stamps_file(parsed.options)});
+    const bool verbose = parsed.options.verbose;
+    if (parsed.doctor) {
+      Doctor doctor(parsed.options, world);
+      return run_or_end_all(
+          world, verbose, [&] { return doctor.run(); }, [] {});
+    }
+    deadline.reset();
+    if (runs_alone(world, first_task)) return static_cast<int>(ExitCode::kUnavailable);
+    std::unique_ptr<Job> job;
+    const auto run = [&] {
+      job = make_job(parsed.options, world, serve::make_serve_job);
+      return job->run();
+    };
+    return run_or_end_all(world, verbose, run, [&] {
+      if (job) job->leave_output();
+    });
+  } catch (...) {  // of what begins before there are ranks
+    const Failure failure = describe(std::current_exception(), parsed.options.verbose);
+    say("lfm2_stage: " + failure.text);
+    return static_cast<int>(failure.code);
+  }
+}

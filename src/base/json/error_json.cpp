@@ -1,0 +1,36 @@
+#include "base/json/error_json.h"
+
+#include <fmt/format.h>
+
+#include "base/json/json.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr std::string_view kContextLength = "This model's maximum context length is ";
+constexpr std::string_view kHowever = "However, your ";
+
+}  // namespace
+
+std::string context_length_text(int64_t most, int64_t tokens, std::string_view field) {
+  // The first words are those that LangChain looks for; LiteLLM looks for the sentence.
+  return fmt::format("the {} is too long. {}{} tokens. {}{} resulted in {} tokens. Please reduce the length of the {}.",
+                     field == "input" ? "input" : "prompt", kContextLength, most, kHowever, field, tokens, field);
+}
+
+OrderedJson error_object(std::string_view message, int status) {
+  OrderedJson error{{"message", message},
+                    {"type", status < 500 ? "invalid_request_error" : "server_error"},
+                    {"param", nullptr},
+                    {"code", status}};
+  const size_t however = message.find(kContextLength) != std::string_view::npos ? message.find(kHowever) : message.npos;
+  if (however != message.npos) {
+    const std::string_view field = message.substr(however + kHowever.size());
+    error["param"] = field.substr(0, field.find(' '));
+    error["code"] = "context_length_exceeded";
+  }
+  return error;
+}
+
+}  // namespace lfm2

@@ -1,0 +1,25 @@
+// Results that are not finite: they are counted, and told of at the end, so that NaN and infinity do not pass for
+// results of the model. The usual causes are damaged weights and fp16, which overflows.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/json/json_fwd.h"
+
+namespace lfm2 {
+
+// Rows of results, or choices that ended where the next token could not be drawn.
+struct NotFinite {
+  int64_t count = 0;
+  int64_t first_sample = -1;  // the lowest of their samples; -1 where there is none
+
+  void add(const NotFinite& other);
+  bool operator==(const NotFinite&) const = default;
+};
+OrderedJson as_json(const NotFinite& found);  // {"count", "first_sample"}, which is null where there is none
+NotFinite not_finite_from_json(const Json& json);
+// "7 results are not finite (NaN or infinity), the first of sample 3"
+std::string not_finite_text(const NotFinite& found);
+
+}  // namespace lfm2

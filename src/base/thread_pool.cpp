@@ -1,0 +1,159 @@
+// The caller opens the gate to a task. Workers join, take the items of their shares and then of others', and leave. The
+// caller then closes the gate and waits for the workers that are still inside. Workers sleep on the number of the task:
+// with a mutex they would wake one by one, which takes longer than a product of one row.
+#include "base/thread_pool.h"
+
+#include <algorithm>
+#include <chrono>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+
+namespace lfm2 {
+
+namespace {
+
+// Longer than the work of one thread between the operators of a layer, and shorter than a time slice.
+constexpr auto kEagerTime = std::chrono::microseconds(200);
+constexpr int kLooks = 64;  // between two looks at the clock
+constexpr uint32_t kOpen = uint32_t{1} << 31;
+
+void pause_processor() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+// Returns true when there() is true, or false after a while.
+template <class F>
+bool ThreadPool::look_for(F&& there) const {
+  if (there()) return true;
+  if (!eager_) return false;
+  for (const auto end = std::chrono::steady_clock::now() + kEagerTime; std::chrono::steady_clock::now() < end;)
+    for (int look = 0; look < kLooks; ++look) {
+      if (there()) return true;
+      pause_processor();
+    }
+  return false;
+}
+
+ThreadPool::ThreadPool(int threads, bool eager) : shares_(static_cast<size_t>(std::max(threads, 1))), eager_(eager) {
+  expect(threads >= 1, "ThreadPool: at least one thread");
+  try {
+    for (size_t worker = 1; worker < static_cast<size_t>(threads); ++worker)
+      workers_.emplace_back([this, worker] { worker_loop(worker); });
+  } catch (const std::system_error& error) {
+    stop();
+    throw Error(
+        ExitCode::kUnavailable,
+        fmt::format("thread {} of {} cannot be created: {}: expected fewer --threads, or room for more (ulimit -u)",
+                    workers_.size() + 2, threads, error.code().message()));
+  }
+}
+
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
+  stopping_ = true;
+  ++generation_;
+  generation_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run(size_t count, Task task) {
+  if (workers_.empty() || count <= 1) {
+    for (size_t first = 0; first < count; first += task.most) {
+      shares_[0].left.store(first, std::memory_order_relaxed);
+      task.call(task.context, first, std::min(first + task.most, count), 0);
+    }
+    return;
+  }
+  expect((gate_ & kOpen) == 0, "ThreadPool: parallel_for inside parallel_for");
+  expect(count < kOneEnd, "ThreadPool: too many items");
+  task_ = task;
+  for (size_t worker = 0; worker < shares_.size(); ++worker)
+    shares_[worker].left.store(share_begin(count, worker) * kOneFirst + share_begin(count, worker + 1) * kOneEnd,
+                               std::memory_order_relaxed);
+  gate_ += kOpen;
+  ++generation_;
+  generation_.notify_all();
+  take_items(task, 0);
+
+  // All items are taken. A worker that wakes only now finds the gate closed, so nobody waits for it.
+  gate_ -= kOpen;
+  if (!look_for([this] { return all_left(); })) {
+    std::unique_lock lock(mutex_);
+    caller_sleeps_ = true;
+    work_left_.wait(lock, [this] { return all_left(); });
+    caller_sleeps_ = false;
+  }
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+uint64_t ThreadPool::activity() const {
+  uint64_t sum = generation_.load(std::memory_order_relaxed);
+  for (const Share& share : shares_) sum += share.left.load(std::memory_order_relaxed);
+  return sum;
+}
+
+bool ThreadPool::all_left() const { return gate_ == 0; }
+
+// A worker that finds the gate closed was inside, too, for a moment in which the caller may have fallen asleep.
+void ThreadPool::leave() {
+  if ((--gate_ & ~kOpen) != 0 || !caller_sleeps_) return;
+  { const std::lock_guard lock(mutex_); }
+  work_left_.notify_one();
+}
+
+void ThreadPool::worker_loop(size_t worker) {
+  uint32_t seen = 0;
+  while (true) {
+    if (!look_for([&] { return generation_ != seen; })) generation_.wait(seen);
+    seen = generation_;
+    if (stopping_) return;  // behind the generation: the end comes with one of its own, which must not pass for seen
+    if ((gate_ & kOpen) == 0) continue;  // the others have taken all items
+    // The task may have ended meanwhile, and even the next one begun, whose items are as welcome. So the generation is
+    // read again inside, where no other can begin.
+    if ((gate_++ & kOpen) != 0) {
+      seen = generation_;
+      take_items(task_, worker);
+    }
+    leave();
+  }
+}
+
+// Takes the first items of the worker's share or, where that is empty, the last ones of another's, which its owner
+// would have come to at the latest. None where all are empty.
+ThreadPool::Range ThreadPool::take(size_t worker, size_t most) {
+  for (size_t other = 0; other < shares_.size(); ++other) {
+    std::atomic<uint64_t>& share = shares_[(worker + other) % shares_.size()].left;
+    uint64_t left = share.load(std::memory_order_relaxed);
+    while (left % kOneEnd < left / kOneEnd) {
+      const uint64_t first = left % kOneEnd, end = left / kOneEnd;
+      const uint64_t count = std::min<uint64_t>(most, (end - first + 1) / 2);
+      if (share.compare_exchange_weak(left, other == 0 ? left + count * kOneFirst : left - count * kOneEnd,
+                                      std::memory_order_relaxed))
+        return other == 0 ? Range{first, first + count} : Range{end - count, end};
+    }
+  }
+  return {};
+}
+
+void ThreadPool::take_items(Task task, size_t worker) {
+  try {
+    for (Range range; range = take(worker, task.most), range.first < range.end;)
+      task.call(task.context, range.first, range.end, worker);
+  } catch (...) {
+    for (Share& share : shares_)
+      share.left.store(kNone, std::memory_order_relaxed);  // the others stop after their current item
+    const std::lock_guard lock(mutex_);
+    if (!error_) error_ = std::current_exception();
+  }
+}
+
+}  // namespace lfm2

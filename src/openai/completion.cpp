@@ -1,0 +1,41 @@
+// The hash over the results of a generation.
+#include "openai/completion.h"
+
+#include <span>
+
+namespace lfm2 {
+
+std::string_view name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "?";
+}
+
+HashSum CompletionHash::of(const Completion& completion) {
+  HashSum hash;
+  const auto add = [&](const Completion& one) {
+    hash.add(std::as_bytes(std::span(one.token_ids)),
+             static_cast<uint64_t>(one.choice) << 32 | static_cast<uint64_t>(one.sample));
+  };
+  add(completion);
+  for (const Completion& other : completion.others) add(other);
+  return hash;
+}
+
+void CompletionHash::take(const Completion& completion) {
+  sum_.add(of(completion));
+  ++count_;
+  const auto look = [&](const Completion& one) {
+    if (one.reason == FinishReason::kError) not_finite_.add({1, completion.sample});
+  };
+  look(completion);
+  for (const Completion& other : completion.others) look(other);
+}
+
+}  // namespace lfm2

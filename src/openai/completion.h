@@ -1,0 +1,100 @@
+// What a generation hands out: finished samples, in the order in which they finish, and the interface of their
+// consumers.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/checksum.h"
+#include "base/not_finite.h"
+#include "base/words.h"
+
+namespace lfm2 {
+
+enum class FinishReason : uint8_t {
+  kStop,    // the last of token_ids is an end-of-text token, or completes a stop text
+  kLength,  // as many tokens as were asked for, or as the model has positions
+  kError    // the model's results are not finite: there is no next token, or no answer to what is asked of the prompt
+};
+std::string_view name(FinishReason reason);  // "stop", "length", "error"
+// What clients are told of kError.
+inline constexpr const char* kNotFiniteError = "the model's results are not finite (NaN or infinity)";
+
+// How likely tokens are where they stand, and the likeliest tokens there.
+struct TokenLogProbs {
+  std::vector<float> log_probs = {};      // [tokens]
+  std::vector<int32_t> top_ids = {};      // [tokens, k]
+  std::vector<float> top_log_probs = {};  // [tokens, k]
+  bool operator==(const TokenLogProbs&) const = default;
+};
+
+void for_each_field(MaybeConst<TokenLogProbs> auto& tokens, const auto& each) {  // see base/words.h
+  each(tokens.log_probs);
+  each(tokens.top_ids);
+  each(tokens.top_log_probs);
+}
+
+struct Completion {
+  int64_t sample = 0;
+  int32_t choice = 0;  // which of several draws from one prompt
+  int32_t prompt_tokens = 0;
+  int32_t tag = 0;  // the request's: an AnswerForm
+  FinishReason reason = FinishReason::kLength;
+  std::vector<int32_t> token_ids;  // the generated tokens, without the prompt
+  // The number of bytes of its text before the stop text that ended it; nothing where none did.
+  std::optional<int64_t> text_bytes = {};
+  std::vector<float> log_probs;          // [tokens]: the log-probability of each token
+  std::vector<int32_t> top_ids;          // [tokens, top_k]
+  std::vector<float> top_log_probs;      // [tokens, top_k]
+  std::vector<int32_t> prompt_ids = {};  // where the answer repeats the prompt
+  TokenLogProbs prompt = {};             // of the prompt's tokens but the first one, where they are asked for
+  std::vector<Completion> others = {};   // of the first choice: the other ones, in their order
+  // Why the sample has no tokens; with kError: why no further token follows.
+  std::string error = {};
+  bool operator==(const Completion&) const = default;
+};
+
+void for_each_field(MaybeConst<Completion> auto& one, const auto& each) {
+  each(one.sample);
+  each(one.choice);
+  each(one.prompt_tokens);
+  each(one.tag);
+  each(one.reason);
+  each(one.token_ids);
+  each(one.text_bytes);
+  each(one.log_probs);
+  each(one.top_ids);
+  each(one.top_log_probs);
+  each(one.prompt_ids);
+  each(one.prompt);
+  each(one.others);
+  each(one.error);
+}
+
+class CompletionConsumer {
+ public:
+  virtual ~CompletionConsumer() = default;
+  virtual void take(const Completion& completion) = 0;
+};
+
+// The sum of the XXH3-128 hashes of all samples' tokens, each seeded with the sample's number: equal texts have equal
+// sums, in whatever order they finished.
+class CompletionHash : public CompletionConsumer {
+ public:
+  static HashSum of(const Completion& completion);
+  void take(const Completion& completion) override;
+  void add(const HashSum& completions) { sum_.add(completions); }  // adds what a run before handed out
+  std::string hex() const { return sum_.hex(); }
+  int64_t count() const { return count_; }                     // the number of samples that were taken
+  const NotFinite& not_finite() const { return not_finite_; }  // the choices among them that ended with kError
+
+ private:
+  HashSum sum_;
+  NotFinite not_finite_;
+  int64_t count_ = 0;
+};
+
+}  // namespace lfm2

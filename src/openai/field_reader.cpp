@@ -1,0 +1,144 @@
+// What is wrong with a field is said with its key, what was found and what was expected.
+#include "openai/field_reader.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+
+#include "base/error.h"
+#include "base/json/json.h"
+#include "openai/other_fields.h"
+#include "openai/request_line.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr size_t kMaxBiases = 1024, kMaxStops = 64, kMaxStopBytes = 1024;
+
+}  // namespace
+
+std::optional<int64_t> whole_number(const OrderedJson& value) {
+  if (value.is_number_float()) {
+    const double number = value.get<double>();
+    if (number != std::trunc(number) || !(number >= -0x1p63 && number < 0x1p63)) return {};
+    return static_cast<int64_t>(number);
+  }
+  if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX)) return {};
+  return value.get<int64_t>();
+}
+
+void refuse_field(const std::string& where, std::string_view key, const OrderedJson& found, std::string_view expected) {
+  throw Error(ExitCode::kData, fmt::format("{}: \"{}\" is {}, expected {}", where, key, json_excerpt(found), expected));
+}
+
+const TextModel& text_model(const LineContext& context, const std::string& where) {
+  if (context.text == nullptr) throw Error(ExitCode::kData, fmt::format("{}: {}", where, context.text_error));
+  return *context.text;
+}
+
+const OrderedJson* FieldReader::find(const std::string& key) {
+  known_.push_back(key);
+  const auto found = object_.find(key);
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+std::optional<int64_t> FieldReader::integer(const std::string& key, int64_t least, int64_t most) {
+  const OrderedJson* value = find(key);
+  if (value == nullptr) return {};
+  const std::optional<int64_t> whole = whole_number(*value);
+  if (!whole || *whole < least || *whole > most)
+    refuse_field(where_, key, *value, fmt::format("an integer from {} to {}", least, most));
+  return whole;
+}
+
+std::optional<float> FieldReader::number(const std::string& key, float least, float most) {
+  const OrderedJson* value = find(key);
+  if (value == nullptr) return {};
+  if (!value->is_number() || !(value->get<double>() >= least && value->get<double>() <= most))
+    refuse_field(where_, key, *value, fmt::format("a number from {} to {}", least, most));
+  return value->get<float>();
+}
+
+bool FieldReader::flag(const std::string& key) {
+  const OrderedJson* value = find(key);
+  if (value != nullptr && !value->is_boolean()) refuse_field(where_, key, *value, "true or false");
+  return value != nullptr && value->get<bool>();
+}
+
+const std::string* FieldReader::text(const std::string& key) {
+  const OrderedJson* value = find(key);
+  if (value == nullptr) return nullptr;
+  if (!value->is_string()) refuse_field(where_, key, *value, "text");
+  return value->get_ptr<const std::string*>();
+}
+
+std::vector<int32_t> FieldReader::ids(const std::string& key) {
+  const OrderedJson* value = find(key);
+  return value != nullptr ? ids(key, *value) : std::vector<int32_t>();
+}
+
+std::vector<int32_t> FieldReader::ids(const std::string& key, const OrderedJson& value) const {
+  std::vector<int32_t> ids;
+  if (!value.is_array()) refuse_field(where_, key, value, "a list of token ids");
+  ids.reserve(value.size());
+  for (const OrderedJson& id : value) {
+    const std::optional<int64_t> token = whole_number(id);
+    if (!token || *token < 0 || *token >= context_.vocab)
+      refuse_field(where_, key, id, fmt::format("token ids from 0 to {}", context_.vocab - 1));
+    ids.push_back(static_cast<int32_t>(*token));
+  }
+  return ids;
+}
+
+std::vector<std::string> FieldReader::stops(const std::string& key) {
+  const OrderedJson* value = find(key);
+  if (value == nullptr) return {};
+  std::vector<std::string> stops;
+  const OrderedJson list = value->is_string() ? OrderedJson::array({*value}) : *value;
+  const auto is_stop = [](const OrderedJson& stop) {
+    return stop.is_string() && !stop.get_ref<const std::string&>().empty() &&
+           stop.get_ref<const std::string&>().size() <= kMaxStopBytes;
+  };
+  if (!list.is_array() || list.size() > kMaxStops || !std::all_of(list.begin(), list.end(), is_stop))
+    refuse_field(where_, key, *value, fmt::format("text, or at most {} of 1 to {} bytes", kMaxStops, kMaxStopBytes));
+  for (const OrderedJson& stop : list) stops.push_back(stop.get<std::string>());
+  if (!stops.empty()) text_model(context_, where_);
+  return stops;
+}
+
+std::vector<std::pair<int32_t, float>> FieldReader::biases(const std::string& key) {
+  const OrderedJson* value = find(key);
+  std::map<int32_t, float> biases;
+  if (value == nullptr) return {};
+  const auto refuse_it = [&](const OrderedJson& found) {
+    refuse_field(
+        where_, key, found,
+        fmt::format("at most {} biases from -100 to 100 by token ids from 0 to {}", kMaxBiases, context_.vocab - 1));
+  };
+  if (!value->is_object() || value->size() > kMaxBiases) refuse_it(*value);
+  for (const auto& [id, bias] : value->items()) {
+    int32_t token = -1;
+    const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), token);
+    const bool is_id = error == std::errc() && end == id.data() + id.size() && token >= 0 && token < context_.vocab;
+    if (!is_id || !bias.is_number() || !(std::abs(bias.get<double>()) <= 100)) refuse_it({{id, bias}});
+    biases[token] = bias.get<float>();
+  }
+  return {biases.begin(), biases.end()};
+}
+
+void FieldReader::expect_all_known(Others others) const {
+  for (const auto& [key, value] : object_.items()) {
+    if (value.is_null() || std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
+    const OtherField kind = others == Others::kRefused ? OtherField::kUnknown : other_field(key, value);
+    if (kind == OtherField::kUnsupported) refuse_unsupported_field(where_, key, value);
+    if (kind == OtherField::kUnknown)
+      throw Error(ExitCode::kData,
+                  fmt::format("{}: unknown key \"{}\", expected one of {}", where_, key, fmt::join(known_, ", ")));
+  }
+}
+
+}  // namespace lfm2

@@ -1,0 +1,179 @@
+// The fields are read as those of batch lines; what is here is for clients that wait for their answers.
+#include "openai/openai_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/json/large_json.h"
+#include "openai/field_reader.h"
+#include "openai/other_fields.h"
+#include "text/text_model.h"
+
+namespace lfm2::serve {
+
+namespace {
+
+const std::string kBody = "request";
+constexpr auto kAnySeed = static_cast<uint64_t>(-1);  // as llama.cpp's clients say it
+
+// A text, a list of ids, or a list of either.
+std::vector<std::vector<int32_t>> prompts_of(FieldReader& fields, const RequestLimits& limits) {
+  const OrderedJson* prompt = fields.find("prompt");
+  if (prompt == nullptr) refuse_field(kBody, "prompt", nullptr, "text or a list of token ids");
+  const bool adds_special = adds_special_tokens(fields);
+  const auto ids_of = [&](const OrderedJson& one) {
+    if (one.is_string()) return encode(one.get_ref<const std::string&>(), adds_special, fields.context(), kBody);
+    if (!one.is_array()) refuse_field(kBody, "prompt", one, "text or a list of token ids");
+    return fields.ids("prompt", one);
+  };
+  const bool many = prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
+  std::vector<std::vector<int32_t>> prompts;
+  if (!many) return {ids_of(*prompt)};
+  if (std::ssize(*prompt) > limits.max_requests)  // before their texts take time
+    throw Error(ExitCode::kData, fmt::format("{} prompts, expected at most {}", prompt->size(), limits.max_requests));
+  for (const OrderedJson& one : *prompt) prompts.push_back(ids_of(one));
+  return prompts;
+}
+
+void read_stream(FieldReader& fields, OpenAiRequest& request) {
+  request.stream = fields.flag("stream");
+  const OrderedJson* options = fields.find("stream_options");
+  if (options == nullptr) return;
+  if (!options->is_object()) refuse_field(kBody, "stream_options", *options, "an object");
+  const auto usage = options->find("include_usage");
+  request.include_usage = usage != options->end() && *usage == true;
+}
+
+// How many of the likeliest tokens are to come back with each.
+int32_t likeliest_of(const AnswerForm& form, const RequestLimits& limits) {
+  const int32_t wanted = form.log_probs.value_or(0);
+  if (wanted > limits.max_likeliest)
+    throw Error(ExitCode::kData,
+                fmt::format("{} log-probabilities beside each token are asked for, expected at most {}", wanted,
+                            limits.max_likeliest));
+  return wanted;
+}
+
+// A prompt that is not continued needs no room behind it.
+void check_room(const std::vector<int32_t>& prompt, bool continues, const LineContext& context,
+                const RequestLimits& limits, std::string_view field) {
+  LineContext own = context;
+  own.continues = continues;
+  own.max_positions = std::min(own.max_positions, limits.max_prompt_tokens);  // what the caches have room for
+  check_length(prompt, own, kBody, field);
+}
+
+void add_requests(const Request& each, const std::vector<int32_t>& prompt, const LineContext& context,
+                  const RequestLimits& limits, OpenAiRequest& whole) {
+  check_room(prompt, !each.prompt_alone, context, limits,
+             whole.form.form == LineForm::kChatCompletion ? "messages" : "prompt");
+  const auto tokens = static_cast<int64_t>(prompt.size());
+  for (int32_t choice = 0; choice < whole.choices; ++choice) {
+    Request& request = whole.requests.emplace_back(each);
+    request.prompt = prompt;
+    request.choices = 1;  // the server puts them together
+    if (!each.prompt_alone) request.max_new = max_new_tokens(tokens, each.max_new, limits.max_prompt_tokens);
+    request.rule.seed = seed_of_choice(each.rule.seed, choice);
+  }
+}
+
+// The answer with the log-probabilities of all prompts must not be larger than an answer may be.
+void check_scored(const OpenAiRequest& request, const RequestLimits& limits) {
+  int64_t scored = 0;
+  for (const Request& one : request.requests)
+    if (one.prompt_log_probs) scored += std::ssize(one.prompt) * (1 + one.likeliest);
+  const int64_t most = request.stream ? limits.max_streamed : limits.max_scored;
+  if (scored > most)
+    throw Error(ExitCode::kData,
+                fmt::format("\"echo\" with \"logprobs\" asks for {} log-probabilities of prompts, expected at most "
+                            "{}{}",
+                            scored, most, request.stream ? " in a stream" : ""));
+}
+
+}  // namespace
+
+OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineContext& context,
+                                   const RequestDefaults& defaults, const RequestLimits& limits,
+                                   std::optional<uint64_t> fresh_seed) {
+  const LargeJson parsed = parse_large_json(body, kBody);
+  const OrderedJson& json = *parsed;
+  if (!json.is_object())
+    throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", kBody, json_excerpt(json)));
+  chat ? refuse_unsupported(json, {"stream", "return_token_ids"}, kBody)
+       : refuse_unsupported(json, {"stream", "return_token_ids", "echo", "add_special_tokens"}, kBody);
+  FieldReader fields(json, context, kBody);
+  SampleRules rules;
+  rules.form = chat ? LineForm::kChatCompletion : LineForm::kCompletion;
+  const std::vector<std::vector<int32_t>> prompts =
+      chat ? std::vector<std::vector<int32_t>>{ids_of_messages(fields)} : prompts_of(fields, limits);
+  if (!chat) read_echo(fields, rules);
+  read_rules(fields, rules);
+  chat ? read_chat_log_probs(fields, rules) : read_log_probs(fields, rules);
+  OpenAiRequest whole{.form = {rules.form, rules.log_probs, rules.echo},
+                      .prompt_alone = rules.sampling.max_new == 0,
+                      .choices = rules.choices};
+  read_stream(fields, whole);
+  whole.token_ids = fields.flag("return_token_ids") || context.text == nullptr;
+  const OrderedJson *tools = fields.find("tools"),
+                    *choice = json.contains("tool_choice") ? &json["tool_choice"] : nullptr;
+  whole.tools = chat && tools != nullptr && !tools->empty() && (choice == nullptr || *choice != "none");
+  if (std::ssize(prompts) * rules.choices > limits.max_requests)
+    throw Error(ExitCode::kData, fmt::format("{} prompts with {} choices, expected at most {} together", prompts.size(),
+                                             rules.choices, limits.max_requests));
+  if (rules.sampling.seed == kAnySeed) rules.sampling.seed.reset();
+  const bool fresh = !rules.sampling.seed && fresh_seed;
+  if (fresh) rules.sampling.seed = fresh_seed;
+  Request each = request_by_rules(defaults, rules, 0);
+  if (fresh && each.rule.temperature > 0) whole.fresh_seed = fresh_seed;
+  each.echo = false;  // what the answer repeats is known here
+  each.likeliest = likeliest_of(whole.form, limits);
+  if (!chat && !rules.sampling.max_new) each.max_new = 16;  // as OpenAI's completions do
+  if (std::ssize(edits_of(each)) > limits.max_edits)
+    throw Error(ExitCode::kData, fmt::format("{} tokens are biased or end the text, expected at most {}",
+                                             edits_of(each).size(), limits.max_edits));
+  for (const std::vector<int32_t>& prompt : prompts) {
+    add_requests(each, prompt, context, limits, whole);
+    if (fresh) ++each.rule.seed;
+  }
+  check_scored(whole, limits);
+  if (rules.echo)
+    for (const std::vector<int32_t>& prompt : prompts)
+      whole.prompts.push_back(context.text != nullptr ? text_of(context.text->tokenizer(), prompt) : "");
+  return whole;
+}
+
+EmbeddingsRequest parse_embeddings_request(std::string_view body, const LineContext& context, Hidden hidden,
+                                           const RequestLimits& limits) {
+  const LargeJson parsed = parse_large_json(body, kBody);
+  const OrderedJson& json = *parsed;
+  if (!json.is_object())
+    throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", kBody, json_excerpt(json)));
+  LineContext own = context;
+  own.continues = false;
+  FieldReader fields(json, own, kBody);
+  RequestLine line;
+  refuse_unsupported(json, {"add_special_tokens"}, kBody);
+  read_embeddings(fields, line);
+  if (std::ssize(line.inputs) > limits.max_inputs)
+    throw Error(ExitCode::kData,
+                fmt::format("\"input\" has {} inputs, expected at most {}", line.inputs.size(), limits.max_inputs));
+  if (const int64_t numbers = std::ssize(line.inputs) * context.hidden; numbers > limits.max_embedded)
+    throw Error(ExitCode::kData,
+                fmt::format("\"input\" has {} inputs for embeddings of {} numbers, expected at most {}",
+                            line.inputs.size(), context.hidden, limits.max_embedded / context.hidden));
+  EmbeddingsRequest whole{.base64 = line.base64};
+  auto ids = line.ids.begin();
+  for (const int32_t tokens : line.inputs) {
+    Request& request = whole.requests.emplace_back();
+    request.prompt.assign(ids, ids + tokens);
+    ids += tokens;
+    check_room(request.prompt, false, own, limits, "input");
+    request.hidden = hidden;
+    ask_of_prompt_alone(request);
+  }
+  return whole;
+}
+
+}  // namespace lfm2::serve

@@ -1,0 +1,412 @@
+// Batch lines and short ones give their fields to the same readers: body and line are objects of the same fields.
+#include "openai/request_line.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "base/error.h"
+#include "base/file_kind.h"
+#include "base/json/error_json.h"
+#include "base/json/large_json.h"
+#include "openai/field_reader.h"
+#include "openai/target.h"
+#include "stage/io/lines/line_reader.h"
+#include "text/text_model.h"
+#include "text/utf8.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr std::string_view kCompletionsUrl = "/v1/completions", kChatUrl = "/v1/chat/completions",
+                           kEmbeddingsUrl = "/v1/embeddings";
+constexpr int32_t kMaxLogProbs = 1024, kMaxChoices = 128;
+constexpr size_t kMaxInputs = 2048;  // of a line of /v1/embeddings; as OpenAI's
+
+// Of what is no object, contains() is false.
+bool has_batch_keys(const OrderedJson& json) { return json.contains("custom_id") || json.contains("body"); }
+bool has_field(const OrderedJson& json, const char* key) { return json.contains(key) && !json[key].is_null(); }
+
+}  // namespace
+
+std::vector<int32_t> encode(std::string_view text, bool special, const LineContext& context, const std::string& where) {
+  std::vector<int32_t> ids;
+  text_model(context, where).tokenizer().encode(text, special, ids, context.stop);
+  return ids;
+}
+
+bool adds_special_tokens(FieldReader& fields) {
+  return fields.find("add_special_tokens") == nullptr || fields.flag("add_special_tokens");
+}
+
+void check_length(const std::vector<int32_t>& ids, const LineContext& context, const std::string& where,
+                  std::string_view field) {
+  const auto count = static_cast<int64_t>(ids.size()), most = context.max_positions - (context.continues ? 1 : 0);
+  if (count > most && !field.empty())
+    throw Error(ExitCode::kData,
+                fmt::format("{}: {}", where, context_length_text(context.max_positions, count, field)));
+  if (count < 1 || count > most)
+    throw Error(ExitCode::kData,
+                fmt::format("{}: {} tokens, expected 1 to {}{}", where, count, context.continues ? "fewer than " : "",
+                            max_length_text(context.max_positions, context.scores)));
+}
+
+namespace {
+
+// Each once: a step looks each drawn token up among them.
+std::vector<int32_t> stop_token_ids_of(FieldReader& fields) {
+  constexpr size_t kMaxStopTokens = 256;
+  std::vector<int32_t> ids = fields.ids("stop_token_ids");
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  if (ids.size() > kMaxStopTokens)
+    throw Error(ExitCode::kData, fmt::format("{}: \"stop_token_ids\" has {} token ids, expected at most {}",
+                                             fields.where(), ids.size(), kMaxStopTokens));
+  return ids;
+}
+
+}  // namespace
+
+// How a request is to be continued; the names of OpenAI's interface and those that transformers and vLLM add.
+void read_rules(FieldReader& fields, SampleRules& rules) {
+  constexpr int64_t kMaxTokens = int64_t{1} << 31;
+  SamplingOverrides& sampling = rules.sampling;
+  sampling.max_new = fields.integer("max_tokens", rules.echo ? 0 : 1, kMaxTokens);
+  if (const auto newer = fields.integer("max_completion_tokens", 1, kMaxTokens)) sampling.max_new = newer;
+  sampling.temperature = fields.number("temperature", 0, 1e6f);
+  sampling.top_p = fields.number("top_p", 0, 1);
+  sampling.min_p = fields.number("min_p", 0, 1);
+  sampling.top_k = fields.integer("top_k", -1, kMaxTokens);
+  if (sampling.top_k == -1) sampling.top_k = 0;  // as vLLM says "all"
+  if (const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), INT64_MAX))
+    sampling.seed = static_cast<uint64_t>(*seed);
+  sampling.repetition_penalty = fields.number("repetition_penalty", 0.01f, 100);
+  sampling.presence_penalty = fields.number("presence_penalty", -2, 2);
+  sampling.frequency_penalty = fields.number("frequency_penalty", -2, 2);
+  if (const auto count = fields.integer("min_tokens", 0, INT32_MAX)) sampling.min_tokens = static_cast<int32_t>(*count);
+  rules.logit_bias = fields.biases("logit_bias");
+  rules.choices = static_cast<int32_t>(fields.integer("n", 1, kMaxChoices).value_or(1));
+  sampling.stop = fields.stops("stop");
+  rules.stop_token_ids = stop_token_ids_of(fields);
+  rules.ignore_eos = fields.flag("ignore_eos");
+}
+
+void read_echo(FieldReader& fields, SampleRules& rules) { rules.echo = fields.flag("echo"); }
+
+// "logprobs" is a number of tokens, as in /v1/completions.
+void read_log_probs(FieldReader& fields, SampleRules& rules) {
+  if (const auto count = fields.integer("logprobs", 0, kMaxLogProbs)) rules.log_probs = static_cast<int32_t>(*count);
+}
+
+// "logprobs" says whether, "top_logprobs" how many, as in /v1/chat/completions.
+void read_chat_log_probs(FieldReader& fields, SampleRules& rules) {
+  const bool wanted = fields.flag("logprobs");
+  const auto count = fields.integer("top_logprobs", 0, kMaxLogProbs);
+  if (count.value_or(0) > 0 && !wanted)
+    throw Error(ExitCode::kData, fmt::format("{}: \"top_logprobs\" without \"logprobs\": true", fields.where()));
+  if (wanted) rules.log_probs = static_cast<int32_t>(count.value_or(0));
+}
+
+namespace {
+
+std::vector<int32_t> ids_of_prompt(FieldReader& fields) {
+  const OrderedJson* prompt = fields.find("prompt");
+  const bool one_text = prompt != nullptr && prompt->is_array() && prompt->size() == 1 && prompt->front().is_string();
+  const OrderedJson* text = one_text ? &prompt->front() : prompt;
+  const bool special = adds_special_tokens(fields);
+  if (text != nullptr && text->is_string())
+    return encode(text->get_ref<const std::string&>(), special, fields.context(), fields.where());
+  if (prompt == nullptr || !prompt->is_array())
+    refuse_field(fields.where(), "prompt", prompt != nullptr ? *prompt : OrderedJson(), "text or a list of token ids");
+  return fields.ids("prompt");
+}
+
+}  // namespace
+
+std::vector<int32_t> ids_of_messages(FieldReader& fields, bool goes_on) {
+  const OrderedJson none, no_variables = OrderedJson::object();
+  const OrderedJson *messages = fields.find("messages"), *tools = fields.find("tools"),
+                    *variables = fields.find("chat_template_kwargs");
+  if (messages == nullptr || !messages->is_array() || messages->empty())
+    refuse_field(fields.where(), "messages", messages != nullptr ? *messages : none, "a list of messages");
+  if (tools != nullptr && !tools->is_array()) refuse_field(fields.where(), "tools", *tools, "a list of tools");
+  if (variables != nullptr && !variables->is_object())
+    refuse_field(fields.where(), "chat_template_kwargs", *variables, "an object");
+  const LineContext& context = fields.context();
+  const TextModel& model = text_model(context, fields.where());
+  std::string text;
+  try {
+    text = model.chat_text(*messages, tools != nullptr && !tools->empty() ? *tools : none,
+                           variables != nullptr ? *variables : no_variables, context.now, goes_on, context.stop);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", fields.where(), error.what()));
+  }
+  return encode(text, false, context, fields.where());  // templates write the special tokens themselves
+}
+
+namespace {
+
+void score_all_but_first(RequestLine& line, const std::string& where) {
+  line.scored = std::ssize(line.ids) - 1;
+  if (line.scored < 1)
+    throw Error(ExitCode::kData, fmt::format("{}: {} tokens, expected at least 2 with --score: the first one is given",
+                                             where, line.ids.size()));
+}
+
+// With --score: what of the line is scored. Its ids are those of the text or of "input_ids" until then.
+void read_target(FieldReader& fields, RequestLine& line) {
+  const OrderedJson* target = fields.find("target");
+  if (target == nullptr) return score_all_but_first(line, fields.where());
+  const std::string* text = target->is_string() ? target->get_ptr<const std::string*>() : nullptr;
+  if (text != nullptr && line.rules.form == LineForm::kText) {
+    const Tokenizer& tokenizer = text_model(fields.context(), fields.where()).tokenizer();
+    if (const std::string* own = fields.text("text")) line.scored = join_target(*own, *text, tokenizer, line.ids);
+  } else if (text != nullptr) {
+    refuse_field(fields.where(), "target", *target, "a list of token ids, as \"input_ids\" is");
+  } else {
+    const std::vector<int32_t> ids = fields.ids("target");
+    line.ids.insert(line.ids.end(), ids.begin(), ids.end());
+    line.scored = std::ssize(ids);
+  }
+  if (line.scored < 1 || line.scored >= std::ssize(line.ids))
+    throw Error(ExitCode::kData,
+                fmt::format("{}: \"target\" has {} of {} tokens, expected one or more, behind one or more others",
+                            fields.where(), std::max<int64_t>(0, line.scored), line.ids.size()));
+}
+
+// The body of a batch line.
+void read_body(const OrderedJson& body, bool chat, const LineContext& context, const std::string& where,
+               RequestLine& line) {
+  FieldReader fields(body, context, where);
+  line.ids = chat ? ids_of_messages(fields) : ids_of_prompt(fields);
+  if (!chat) read_echo(fields, line.rules);
+  read_rules(fields, line.rules);
+  chat ? read_chat_log_probs(fields, line.rules) : read_log_probs(fields, line.rules);
+  fields.expect_all_known(FieldReader::Others::kListed);
+  check_length(line.ids, context, where, chat ? "messages" : "prompt");
+}
+
+}  // namespace
+
+// Inputs are texts or lists of ids, one or a list of them.
+void read_embeddings(FieldReader& fields, RequestLine& line) {
+  const LineContext& context = fields.context();
+  const std::string& where = fields.where();
+  const OrderedJson* input = fields.find("input");
+  const bool some = input != nullptr && input->is_array() && !input->empty();
+  const bool list = some && (input->front().is_array() || input->front().is_string());
+  if (input == nullptr || (!input->is_string() && !some) || (list && input->size() > kMaxInputs))
+    refuse_field(where, "input", input != nullptr ? *input : OrderedJson(),
+                 fmt::format("text, a list of token ids, or a list of at most {} of these", kMaxInputs));
+  const bool special = adds_special_tokens(fields);
+  const auto add = [&](const OrderedJson& one) {
+    const std::vector<int32_t> ids =
+        one.is_string() ? encode(one.get_ref<const std::string&>(), special, context, where) : fields.ids("input", one);
+    check_length(ids, context, where, "input");
+    line.inputs.push_back(static_cast<int32_t>(ids.size()));
+    line.ids.insert(line.ids.end(), ids.begin(), ids.end());
+  };
+  if (list)
+    std::for_each(input->begin(), input->end(), add);
+  else
+    add(*input);
+  if (const std::string* format = fields.text("encoding_format")) {
+    if (*format != "float" && *format != "base64")
+      refuse_field(where, "encoding_format", OrderedJson(*format), "\"float\" or \"base64\"");
+    line.base64 = *format == "base64";
+  }
+  const std::optional<int64_t> dimensions = fields.integer("dimensions", 1, INT32_MAX);
+  if (dimensions && *dimensions != context.hidden)
+    refuse_field(where, "dimensions", OrderedJson(*dimensions), fmt::format("hidden_size = {}", context.hidden));
+}
+
+namespace {
+
+RequestLine parse_batch_line(const OrderedJson& json, const LineContext& context, const std::string& where) {
+  RequestLine line;
+  FieldReader fields(json, context, where);
+  const OrderedJson* id = fields.find("custom_id");
+  if (id != nullptr && id->is_string()) line.name = json_text(*id);
+  line.rules.form = LineForm::kCompletion;
+  try {
+    if (line.name.empty()) refuse_field(where, "custom_id", id != nullptr ? *id : OrderedJson(), "text");
+    const std::string *method = fields.text("method"), *url = fields.text("url");
+    if (method == nullptr || *method != "POST")
+      refuse_field(where, "method", method != nullptr ? OrderedJson(*method) : OrderedJson(), "\"POST\"");
+    const bool fits =
+        url != nullptr && (context.embeddings ? *url == kEmbeddingsUrl : *url == kCompletionsUrl || *url == kChatUrl);
+    if (!fits)
+      refuse_field(where, "url", url != nullptr ? OrderedJson(*url) : OrderedJson(),
+                   context.embeddings ? fmt::format("{}, as the first line has", kEmbeddingsUrl)
+                                      : fmt::format("{} or {}", kCompletionsUrl, kChatUrl));
+    const OrderedJson* body = fields.find("body");
+    if (body == nullptr || !body->is_object())
+      refuse_field(where, "body", body != nullptr ? *body : OrderedJson(), "an object");
+    fields.expect_all_known(FieldReader::Others::kRefused);
+    const bool chat = *url == kChatUrl;
+    if (chat) line.rules.form = LineForm::kChatCompletion;
+    if (context.embeddings) {
+      FieldReader embeddings(*body, context, where);
+      read_embeddings(embeddings, line);
+      embeddings.expect_all_known(FieldReader::Others::kListed);
+    } else {
+      read_body(*body, chat, context, where, line);
+    }
+  } catch (const Error& error) {
+    return faulty_line(line.name, line.rules.form, error.what());
+  }
+  return line;
+}
+
+LineForm form_of(const OrderedJson& json, const std::string& where) {
+  constexpr std::array<std::pair<const char*, LineForm>, 4> kForms{{{"input_ids", LineForm::kIds},
+                                                                    {"text", LineForm::kText},
+                                                                    {"prompt", LineForm::kPrompt},
+                                                                    {"messages", LineForm::kMessages}}};
+  std::optional<LineForm> found;
+  for (const auto& [key, form] : kForms) {
+    if (!has_field(json, key)) continue;
+    if (found)
+      throw Error(ExitCode::kData, fmt::format("{}: more than one of input_ids, text, prompt, messages", where));
+    found = form;
+  }
+  if (!found)
+    throw Error(ExitCode::kData,
+                fmt::format("{}: expected an object with \"input_ids\": [...], \"text\", \"prompt\" or "
+                            "\"messages\", or a batch line with \"custom_id\"",
+                            where));
+  return *found;
+}
+
+}  // namespace
+
+std::string max_length_text(int64_t most, bool scores) {
+  if (most > INT32_MAX) return fmt::format("{}", most);  // of windows: no model has so many positions
+  return fmt::format("max_position_embeddings{} = {}", scores ? " + 1" : "", most);
+}
+
+RequestLine faulty_line(std::string name, LineForm form, std::string error) {
+  RequestLine line;
+  line.name = std::move(name);
+  line.rules.form = form;
+  line.error = std::move(error);
+  return line;
+}
+
+RequestLine parse_request_line(std::string_view text, const LineContext& context, const std::string& where) {
+  const LargeJson parsed = parse_large_json(text, where);
+  const OrderedJson& json = *parsed;
+  if (!json.is_object())
+    throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", where, json_excerpt(json)));
+  const auto expect_continued = [&] {
+    if (!context.continues)
+      throw Error(ExitCode::kData,
+                  context.scores || context.states
+                      ? fmt::format("{}: is to be continued, expected \"input_ids\" or \"text\" with {}", where,
+                                    context.scores ? "--score" : "--hidden")
+                      : fmt::format("{}: is to be continued, but the first line of this job is to be scored: expected "
+                                    "lines of one kind, or --generate for all",
+                                    where));
+  };
+  if (has_batch_keys(json)) {
+    if (!context.embeddings) expect_continued();
+    return parse_batch_line(json, context, where);
+  }
+  if (context.embeddings)
+    throw Error(ExitCode::kData,
+                fmt::format("{}: is no batch line, expected one for {}, as the first line is", where, kEmbeddingsUrl));
+  RequestLine line;
+  line.rules.form = form_of(json, where);
+  FieldReader fields(json, context, where);
+  if (const OrderedJson* id = fields.find("id")) {
+    if (!id->is_string() && !id->is_binary() && !whole_number(*id))
+      throw Error(ExitCode::kData, fmt::format("{}: \"id\" is neither text nor integer", where));
+    line.name = json_text_with_digits(*id);
+  }
+  switch (line.rules.form) {
+    case LineForm::kIds:
+      line.ids = fields.ids("input_ids");
+      break;
+    case LineForm::kText:
+      if (const std::string* own = fields.text("text"))
+        line.ids = encode(*own, !context.continues || adds_special_tokens(fields), context, where);
+      break;
+    case LineForm::kPrompt:
+      line.ids = ids_of_prompt(fields);
+      break;
+    default:
+      line.ids = ids_of_messages(fields);
+  }
+  if (context.continues) {
+    read_rules(fields, line.rules);
+    read_log_probs(fields, line.rules);
+  } else if (line.rules.form != LineForm::kIds && line.rules.form != LineForm::kText) {
+    expect_continued();
+  }
+  if (context.scores) read_target(fields, line);
+  fields.expect_all_known(context.continues ? FieldReader::Others::kListed : FieldReader::Others::kRefused);
+  check_length(line.ids, context, where);
+  return line;
+}
+
+namespace {
+
+void check_text(std::string_view text, const std::string& where) {
+  const std::string_view kind = file_kind(text);
+  if (!kind.empty()) throw Error(ExitCode::kData, fmt::format("{}: {}", where, kind));
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Character one = first_character(text.substr(at));
+    if (!one.valid || one.point == 0)
+      throw Error(ExitCode::kData, fmt::format("{}: byte {} is \\x{:02x}, expected UTF-8 text", where, at,
+                                               static_cast<unsigned char>(text[at])));
+    at += one.length;
+  }
+}
+
+}  // namespace
+
+RequestLine parse_text_line(std::string_view text, const LineContext& context, const std::string& where) {
+  check_text(text, where);
+  RequestLine line;
+  line.rules.form = LineForm::kText;
+  line.ids = encode(text, true, context, where);
+  if (context.scores) score_all_but_first(line, where);
+  check_length(line.ids, context, where);
+  return line;
+}
+
+namespace {
+
+// null where the line is none: reading it says what is wrong with it.
+LargeJson json_of(std::string_view line) {
+  try {
+    return parse_large_json(line, "");
+  } catch (const Error&) {
+    return LargeJson(new OrderedJson());
+  }
+}
+
+}  // namespace
+
+std::string_view deciding_line(const std::vector<Line>& lines) {
+  const auto is_json = [](const Line& line) { return !json_of(line.text)->is_null(); };
+  const auto found = std::find_if(lines.begin(), lines.end(), is_json);
+  return found == lines.end() ? std::string_view() : found->text;
+}
+
+bool is_batch_line(std::string_view line) { return has_batch_keys(*json_of(line)); }
+bool is_embeddings_line(std::string_view line) {
+  const LargeJson parsed = json_of(line);
+  const OrderedJson& json = *parsed;
+  return has_batch_keys(json) && json.contains("url") && json["url"] == kEmbeddingsUrl;
+}
+bool is_continued(std::string_view deciding_line) {
+  const LargeJson parsed = json_of(deciding_line);
+  const OrderedJson& json = *parsed;
+  return has_batch_keys(json) || has_field(json, "prompt") || has_field(json, "messages");
+}
+
+}  // namespace lfm2

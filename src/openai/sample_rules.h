@@ -1,0 +1,92 @@
+// How samples are to be continued, where their lines of input say so.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "openai/sampling_overrides.h"
+
+namespace lfm2 {
+
+// What a sample was given as. Today's defaults of the options hold for kIds and kText, those of the model's
+// generation_config.json for the others.
+enum class LineForm : uint8_t { kIds, kText, kPrompt, kMessages, kCompletion, kChatCompletion };
+// Lines of OpenAI's batch form: their answers have that form too.
+constexpr bool is_batch_form(LineForm form) {
+  return form == LineForm::kCompletion || form == LineForm::kChatCompletion;
+}
+
+// The fields of a line that go before options; nothing where the line is silent.
+struct SampleRules {
+  LineForm form = LineForm::kIds;
+  bool ignore_eos = false;
+  bool echo = false;    // the answer begins with the prompt; max_new may be 0 then
+  int32_t choices = 1;  // draws from the same prompt: "n"
+  SamplingOverrides sampling = {};
+  std::optional<int32_t> log_probs = {};  // the likeliest tokens to name beside each; 0: only its own log-probability
+  std::vector<int32_t> stop_token_ids = {};                // besides those that end a text anyway
+  std::vector<std::pair<int32_t, float>> logit_bias = {};  // by token
+  bool operator==(const SampleRules&) const = default;
+  auto operator<=>(const SampleRules&) const = default;
+};
+
+// See base/words.h.
+void for_each_field(MaybeConst<SampleRules> auto& rules, const auto& each) {
+  each(rules.form);
+  each(rules.ignore_eos);
+  each(rules.echo);
+  each(rules.choices);
+  each(rules.sampling);
+  each(rules.log_probs);
+  each(rules.stop_token_ids);
+  each(rules.logit_bias);
+}
+
+// The rules of each sample of a job. Equal ones are kept once; seeds take 16 bytes a sample, and rules that are not
+// all equal 4.
+class RuleTable {
+ public:
+  void push_back(SampleRules rules) {
+    const std::optional<uint64_t> seed = rules.sampling.seed;
+    rules.sampling.seed.reset();
+    const auto [found, is_new] = index_.try_emplace(rules, static_cast<uint32_t>(distinct_.size()));
+    if (is_new) distinct_.push_back(std::move(rules));
+    if (found->second != 0 && of_sample_.empty()) of_sample_.resize(samples_);
+    if (!of_sample_.empty()) of_sample_.push_back(found->second);
+    if (seed && seeds_.empty()) seeds_.resize(samples_);
+    if (!seeds_.empty() || seed) seeds_.push_back(seed);
+    ++samples_;
+  }
+  bool empty() const { return samples_ == 0; }  // no sample has any
+  SampleRules operator[](int64_t sample) const {
+    if (empty()) return {};
+    const auto at = static_cast<size_t>(sample - first_);
+    SampleRules rules = distinct_[of_sample_.empty() ? 0 : of_sample_[at]];
+    if (!seeds_.empty()) rules.sampling.seed = seeds_[at];
+    return rules;
+  }
+  // Of the rules of a sample the number of choices alone.
+  int32_t choices(int64_t sample) const {
+    return empty() ? 1 : distinct_[of_sample_.empty() ? 0 : of_sample_[static_cast<size_t>(sample - first_)]].choices;
+  }
+  // The rules of the samples first ... first + count - 1 for a message, and the table that knows these alone, under
+  // the same numbers.
+  std::vector<int32_t> to_words(int64_t first, int64_t count) const;
+  static RuleTable from_words(std::span<const int32_t> words);
+  const std::vector<SampleRules>& distinct() const { return distinct_; }  // without seeds
+
+ private:
+  size_t samples_ = 0;
+  int64_t first_ = 0;  // number of the first sample
+  std::vector<SampleRules> distinct_;
+  std::map<SampleRules, uint32_t> index_;
+  std::vector<uint32_t> of_sample_;             // index of distinct_; empty while all are the first
+  std::vector<std::optional<uint64_t>> seeds_;  // empty while none has one
+};
+
+}  // namespace lfm2

@@ -1,0 +1,89 @@
+// The rules of a job's samples, kept once where they are equal.
+#include "openai/sample_rules.h"
+
+#include <gtest/gtest.h>
+
+#include "openai/answer_form.h"
+
+namespace lfm2::test {
+namespace {
+
+// Also of any part of the table that went through a message, by the same numbers.
+void expect_kept(const std::vector<SampleRules>& all, size_t distinct) {
+  RuleTable table;
+  for (const SampleRules& rules : all) table.push_back(rules);
+  ASSERT_FALSE(table.empty());
+  for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(table[static_cast<int64_t>(i)], all[i]) << i;
+  EXPECT_EQ(table.distinct().size(), distinct);
+  const auto count = std::ssize(all);
+  for (int64_t first = 0; first < count; ++first)
+    for (int64_t end = first + 1; end <= count; ++end) {
+      const RuleTable part = RuleTable::from_words(table.to_words(first, end - first));
+      EXPECT_FALSE(part.empty());
+      for (int64_t i = first; i < end; ++i) {
+        EXPECT_EQ(part[i], all[static_cast<size_t>(i)]) << i << " of " << first << " to " << end;
+        EXPECT_EQ(part.choices(i), all[static_cast<size_t>(i)].choices);
+      }
+      if (end - first < 2) continue;
+      const RuleTable within = RuleTable::from_words(part.to_words(end - 1, 1));  // a part of a part
+      EXPECT_EQ(within[end - 1], all[static_cast<size_t>(end - 1)]);
+    }
+}
+
+TEST(RuleTableTest, GivesEachItsOwn) {
+  const SampleRules plain, text{.form = LineForm::kText},
+      hot{.form = LineForm::kText, .sampling = {.temperature = 2.0f}},
+      seeded{.form = LineForm::kText, .sampling = {.seed = 5}}, other{.form = LineForm::kText, .sampling = {.seed = 6}},
+      zero{.sampling = {.seed = 0}};
+  expect_kept({plain, plain, plain}, 1);
+  expect_kept({text, text, hot, text, plain}, 3);
+  expect_kept({seeded, other, seeded}, 1);
+  expect_kept({text, text, seeded, text}, 1);
+  expect_kept({plain, text, other, zero, plain, hot}, 3);
+}
+
+TEST(RuleTableTest, EveryFieldCounts) {
+  const std::vector<SampleRules> all{{},
+                                     {.form = LineForm::kChatCompletion},
+                                     {.ignore_eos = true},
+                                     {.echo = true},
+                                     {.choices = 2},
+                                     {.sampling = {.max_new = 1}},
+                                     {.sampling = {.temperature = 0.0f}},
+                                     {.sampling = {.top_p = 0.0f}},
+                                     {.sampling = {.min_p = 0.0f}},
+                                     {.sampling = {.repetition_penalty = 1.0f}},
+                                     {.sampling = {.presence_penalty = 0.0f}},
+                                     {.sampling = {.frequency_penalty = 0.0f}},
+                                     {.sampling = {.top_k = 0}},
+                                     {.sampling = {.min_tokens = 0}},
+                                     {.sampling = {.eos_tokens = {7}}},
+                                     {.log_probs = 0},
+                                     {.stop_token_ids = {0}},
+                                     {.stop_token_ids = {1}},
+                                     {.stop_token_ids = {0, 1}},
+                                     {.sampling = {.stop = {""}}},
+                                     {.sampling = {.stop = {"a", "b"}}},
+                                     {.logit_bias = {{1, -0.5f}}},
+                                     {.logit_bias = {{1, -0.5f}, {2, 3.0f}}}};
+  expect_kept(all, all.size());
+}
+
+TEST(RuleTableTest, WithoutRules) {
+  const RuleTable table;
+  EXPECT_TRUE(table.empty());
+  EXPECT_EQ(table[12345], SampleRules{});
+}
+
+TEST(AnswerFormTest, GoesThroughAWord) {
+  for (const LineForm form : {LineForm::kIds, LineForm::kText, LineForm::kPrompt, LineForm::kMessages,
+                              LineForm::kCompletion, LineForm::kChatCompletion})
+    for (const std::optional<int32_t> log_probs : {std::optional<int32_t>(), {0}, {1}, {1024}, {1 << 20}}) {
+      const AnswerForm back = AnswerForm::from_word(AnswerForm{form, log_probs}.to_word());
+      EXPECT_EQ(back.form, form);
+      EXPECT_EQ(back.log_probs, log_probs);
+    }
+}
+
+}  // namespace
+}  // namespace lfm2::test
