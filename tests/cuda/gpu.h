@@ -66,12 +66,6 @@ inline void on_gpu(const std::function<void(Ops&)>& work) {
   gpu().compute().submit([&] { work(gpu().ops()); });
 }
 
-// The CPU's operators, with which the GPU's are compared.
-struct CpuReference {
-  ThreadPool pool{static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))};
-  CpuOps ops{pool, *available_simd().front()};
-};
-
 // The GPU's operators, for the cases that both backends must pass.
 class GpuUnderTest : public OpsUnderTest {
  public:
@@ -114,7 +108,6 @@ struct PackedSamples {
     host_offsets->fill(starts);
     device_positions = std::make_unique<DeviceTensor>(*host_positions);
     device_offsets = std::make_unique<DeviceTensor>(*host_offsets);
-    host = {*host_positions, *host_offsets, tokens, count - 1, longest};
     device = {*device_positions, *device_offsets, tokens, count - 1, longest};
   }
   int64_t tokens() const { return static_cast<int64_t>(places.size()); }
@@ -123,17 +116,7 @@ struct PackedSamples {
   int64_t longest = 0;
   std::unique_ptr<HostTensor> host_positions, host_offsets;
   std::unique_ptr<DeviceTensor> device_positions, device_offsets;
-  Batch host, device;
+  Batch device;
 };
-
-// Expects the CPU's values, up to `units` roundings of fp32 at `magnitude` and the rounding of both sides to their
-// type.
-inline void expect_close_to_cpu(const HostTensor& actual, const HostTensor& cpu, const std::vector<double>& magnitude,
-                                double units) {
-  std::vector<double> tolerance(cpu.size());
-  for (size_t i = 0; i < cpu.size(); ++i)
-    tolerance[i] = units * 0x1p-24 * magnitude[i] + 2 * store_error(cpu->dtype, cpu.get(i));
-  expect_close(actual, cpu.values(), tolerance);
-}
 
 }  // namespace lfm2::test

@@ -24,18 +24,22 @@ inline void route(OpsUnderTest& under, const HostTensor& logits, const HostTenso
 }
 
 // Expects each token's experts in the order of the specification, or, where rounding decides between two of them,
-// another one whose score is within gap(score) of that; and the weights of those that were chosen.
+// another one whose score is within gap(score) of that, as few are; and the weights of those that were chosen.
 template <class Gap>
 void expect_routed(const TestRouting& r, const HostTensor& logits, const HostTensor& bias, RouterRule rule,
                    const Gap& gap, double weight_units) {
   const int64_t experts = logits->dim(1);
   const reference::Scores expected = reference::route(logits, bias);
+  int64_t others = 0;
   for (int64_t i = 0; i < r.ids->numel(); ++i) {
-    const int64_t row = i / rule.top_k * experts;
-    const double score = expected.scores[at(row + r.ids->as<int32_t>()[i])];
-    ASSERT_NEAR(score, expected.scores[at(row + expected.order[at(row + i % rule.top_k)])], gap(score))
+    const int64_t row = i / rule.top_k * experts, best = expected.order[at(row + i % rule.top_k)];
+    const int32_t chosen = r.ids->as<int32_t>()[i];
+    const double score = expected.scores[at(row + chosen)];
+    ASSERT_NEAR(score, expected.scores[at(row + best)], gap(score))
         << "token " << i / rule.top_k << ", " << i % rule.top_k;
+    if (chosen != best) ++others;
   }
+  EXPECT_LE(others, r.ids->numel() / 50 + 2);
   const std::vector<double> weights = reference::route_weights(logits, r.ids, rule);
   expect_close(r.weights, {weights, weights}, weight_units);
 }

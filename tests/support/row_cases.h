@@ -1,4 +1,5 @@
-// Cases of embed, rms_norm, short_conv and qk_norm_rope, which the tests of both backends run.
+// Cases of embed, gather_rows, insert_drawn, rms_norm, short_conv and qk_norm_rope, which the tests of both backends
+// run.
 #pragma once
 
 #include <fmt/format.h>
@@ -24,6 +25,31 @@ inline void check_embed(OpsUnderTest& under) {
         expected.fill(reference::embed(ids, table));  // copied, or rounded once
         EXPECT_TRUE(same_bits(out, expected)) << name(from) << " to " << name(to) << ", " << hidden;
       }
+}
+
+inline void check_gather_rows(OpsUnderTest& under) {
+  for (const int64_t n : {1, 21, 64, 2048})
+    for (const DType dtype : kFloatTypes) {
+      HostTensor rows(DType::kI32, {3}), x(dtype, {5, n}), expected(dtype, {3, n}), out(dtype, {3, n});
+      rows.fill({4, 0, 4});
+      x.fill_random(1);
+      under.run([](Ops& ops, const auto&... tensors) { ops.gather_rows(tensors...); }, x, rows, out);
+      expected.fill(reference::embed(rows, x));
+      EXPECT_TRUE(same_bits(out, expected)) << name(dtype) << ", " << n;
+    }
+}
+
+inline void check_insert_drawn(OpsUnderTest& under) {
+  for (const int64_t tokens : {1, 3, 256, 1000}) {
+    HostTensor ids(DType::kI32, {tokens}), drawn(DType::kI32, {tokens});
+    for (int64_t i = 0; i < tokens; ++i) {
+      ids.set(at(i), static_cast<double>(i % 3 == 0 ? i : i - tokens));
+      drawn.set(at(i), static_cast<double>(100000 + i));
+    }
+    const std::vector<double> expected = reference::insert_drawn(ids, drawn);
+    under.run([](Ops& ops, const auto&... tensors) { ops.insert_drawn(tensors...); }, ids, drawn);
+    EXPECT_EQ(ids.values(), expected) << tokens;
+  }
 }
 
 inline HostTensor rms_norm(OpsUnderTest& under, const HostTensor& x, const HostTensor& weight) {
@@ -150,13 +176,13 @@ inline void check_rope_of_transformers(OpsUnderTest& under) {
   expect_close(qkv, expected, tolerance);
 }
 
-inline void check_qk_norm_rope(OpsUnderTest& under) {
+// A CPU has a table of the angles up to the last position, so of wide heads it takes fewer positions.
+inline void check_qk_norm_rope(OpsUnderTest& under, int64_t positions_of_wide_heads) {
   for (const AttentionShape shape :
        {AttentionShape{6, 2, 24}, {32, 8, 64}, {4, 2, 8}, {3, 1, 16}, {2, 1, 256}, {2, 2, 130}})
     for (const float theta : {10000.0f, 1e6f}) {
       PackedBatch packed({1, 5, 3});
-      // A CPU has a table of the angles up to the last one: of wide heads, a shorter one.
-      packed.batch.max_length = shape.head_dim > 64 ? 30001 : 128000;
+      packed.batch.max_length = shape.head_dim > 64 ? positions_of_wide_heads : 128000;
       packed.positions.fill({0, 1, 2, 3, 77, 1000, 8191, 30000, static_cast<double>(packed.batch.max_length - 1)});
       for (const DType act : kFloatTypes) {
         SCOPED_TRACE(fmt::format("{} head dim {} theta {}", name(act), shape.head_dim, theta));

@@ -1,4 +1,5 @@
-// Cases of top_log_probs, target_log_probs, adjust_logits and sample, which the tests of both backends run.
+// Cases of top_log_probs, target_log_probs, count_tokens, adjust_logits and sample, which the tests of both backends
+// run.
 #pragma once
 
 #include <fmt/format.h>
@@ -181,8 +182,48 @@ inline void check_sample_of_nans(OpsUnderTest& under) {
       for (const float top_p : {1.0f, 0.5f}) check_sample(under, logits, {temperature, top_k, top_p, 5});
 }
 
-// Rows of all kinds side by side, whose tokens count_tokens has counted: the bits of the specification, and the tokens
-// that it draws from them.
+// Sequences that grow through many batches: of chunks, of single tokens, and of both. Slot 2 keeps nothing, and slot 4
+// begins again in each batch.
+inline void check_count_tokens(OpsUnderTest& under) {
+  constexpr size_t kSlots = 5, kUnkept = 2, kBeginsAgain = 4;
+  for (const int64_t vocab : {1, 33, 65536}) {
+    std::mt19937 random(3);
+    HostTensor counts(DType::kI32, {int64_t{kSlots}, vocab});
+    counts.fill(77);  // of sequences before
+    std::vector<reference::Before> before(kSlots);
+    for (int batch = 0; batch < 6; ++batch) {
+      SCOPED_TRACE(fmt::format("vocab {}, batch {}", vocab, batch));
+      const PackedBatch packed(batch % 2 == 0 ? std::vector<int32_t>{1, 700, 3, 1, 300}
+                                              : std::vector<int32_t>(kSlots, 1));
+      HostTensor ids(DType::kI32, {packed.tokens()}), keepers(DType::kI32, {int64_t{kSlots}, 2});
+      before[kBeginsAgain] = {};
+      for (size_t slot = 0; slot < kSlots; ++slot) {
+        const size_t prompt = slot == 1 ? 400 : 2;
+        auto& [of_prompt, of_text] = before[slot];
+        keepers.set(2 * slot, slot == kUnkept ? -1.0 : static_cast<double>(slot));
+        keepers.set(2 * slot + 1, static_cast<double>(prompt));
+        for (int64_t token = packed.offset(slot); token < packed.offset(slot + 1); ++token) {
+          const auto id = static_cast<int32_t>(random() % static_cast<uint64_t>(std::min<int64_t>(vocab, 40)));
+          ids.set(at(token), id);
+          packed.positions->as<int32_t>()[token] = static_cast<int32_t>(of_prompt.size() + of_text.size());
+          (of_prompt.size() < prompt ? of_prompt : of_text).push_back(id);
+        }
+      }
+      under.run([&](Ops& ops, const Tensor& fed, const Tensor& keep, const Tensor& positions, const Tensor& offsets,
+                    const Tensor& to) { ops.count_tokens(fed, keep, batch_of(packed, positions, offsets), to); },
+                ids, keepers, packed.positions, packed.offsets, counts);
+      for (size_t slot = 0; slot < kSlots; ++slot) {
+        const auto* row = counts->as<int32_t>() + static_cast<int64_t>(slot) * vocab;
+        const std::vector<double> expected =
+            slot == kUnkept ? std::vector<double>(at(vocab), 77) : reference::count_tokens(before[slot], vocab);
+        ASSERT_EQ(std::vector<double>(row, row + vocab), expected) << "slot " << slot;
+      }
+    }
+  }
+}
+
+// Rows of all kinds side by side, one with a NaN, whose tokens count_tokens has counted: the bits of the specification,
+// and the tokens that it draws from them.
 inline void check_adjust_logits(OpsUnderTest& under, int64_t vocab) {
   const std::vector<SamplingRule> each = {
       {},
@@ -210,6 +251,7 @@ inline void check_adjust_logits(OpsUnderTest& under, int64_t vocab) {
       drawn(DType::kI32, {rows}), log_probs(DType::kF32, {rows});
   logits.fill_random(1, 4.0f);
   logits.set(at(vocab + 5), -HUGE_VAL);
+  logits.set(at(2 * vocab + 7), NAN);
   std::copy(each.begin(), each.end(), rules->as<SamplingRule>());
   for (const int32_t place : {0, 1, 3, 9}) {
     SCOPED_TRACE(fmt::format("vocab {}, place {}", vocab, place));
@@ -250,7 +292,8 @@ inline void check_adjust_logits(OpsUnderTest& under, int64_t vocab) {
           each[at(row)].adjusts(place)
               ? reference::adjust_logits({in, in + vocab}, each[at(row)], before[at(row)], edits[at(row)], place)
               : std::vector<float>(at(vocab), -5);
-      EXPECT_EQ(std::vector<float>(found, found + vocab), expected) << "row " << row;
+      const auto same = [](float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+      EXPECT_TRUE(std::equal(found, found + vocab, expected.begin(), same)) << "row " << row;
       const float* drawn_from = each[at(row)].adjusts(place) ? expected.data() : in;
       EXPECT_EQ(drawn->as<int32_t>()[row], reference::sample(drawn_from, vocab, each[at(row)], place, place));
     }

@@ -100,6 +100,13 @@ std::vector<double> embed(const Tensor& ids, const Tensor& table) {
   return out;
 }
 
+std::vector<double> insert_drawn(const Tensor& ids, const Tensor& drawn) {
+  std::vector<double> out = elements(ids);
+  for (double& id : out)
+    if (id < 0) id = element(drawn, static_cast<int64_t>(-1 - id));
+  return out;
+}
+
 Results rms_norm(const Tensor& x, const Tensor& weight, float eps) {
   const int64_t n = x.dim(1);
   Results out;
@@ -278,6 +285,13 @@ std::vector<int32_t> descending(const float* logits, int64_t vocab) {
   const auto value = [&](int32_t id) { return std::isnan(logits[id]) ? -HUGE_VALF : logits[id]; };
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return value(a) > value(b); });
   return order;
+}
+
+std::vector<double> count_tokens(const Before& before, int64_t vocab) {
+  std::vector<double> counts(at(vocab), 0);
+  for (const int32_t id : before.prompt) counts[at(id)] = kInPrompt;
+  for (const int32_t id : before.text) counts[at(id)] += kInText;
+  return counts;
 }
 
 std::vector<float> adjust_logits(std::vector<float> logits, const SamplingRule& rule, const Before& before,

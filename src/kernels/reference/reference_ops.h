@@ -21,8 +21,10 @@ struct Results {
 
 std::vector<double> elements(const Tensor& x);
 
-// out[t] = table[ids[t]].  [tokens, hidden]
+// out[t] = table[ids[t]]: embed of ids, gather_rows of rows.  [tokens, hidden]
 std::vector<double> embed(const Tensor& ids, const Tensor& table);
+// ids, each negative one replaced by drawn[-1 - id].  [tokens]
+std::vector<double> insert_drawn(const Tensor& ids, const Tensor& drawn);
 
 // out = x / sqrt(mean(x^2) + eps) ∘ weight.  [rows, n].  Lfm2RMSNorm
 Results rms_norm(const Tensor& x, const Tensor& weight, float eps);
@@ -86,6 +88,8 @@ std::vector<int32_t> descending(const float* logits, int64_t vocab);
 struct Before {
   std::vector<int32_t> prompt, text;
 };
+// For each token of the vocabulary: kInText as often as the text has it, and kInPrompt where the prompt has it.
+std::vector<double> count_tokens(const Before& before, int64_t vocab);
 std::vector<float> adjust_logits(std::vector<float> logits, const SamplingRule& rule, const Before& before,
                                  const std::vector<LogitEdit>& edits, int64_t place);
 

@@ -105,9 +105,9 @@ TEST(CudaDependentLaunchTest, EveryLayerHasItsOwnRouting) {
                              together ? ", down and combine together" : ""));
     HostTensor x(DType::kBf16, {tokens, hidden});
     x.fill_random(5);
-    TestRouting wrong(tokens, top_k, experts);
-    for (int64_t i = 0; i < tokens * top_k; ++i) wrong.ids.set(static_cast<size_t>(i), static_cast<double>(31 - i % 7));
-    CpuReference().ops.group_by_expert(wrong.routing);
+    HostTensor last_experts(DType::kI32, {tokens, top_k}), weights(DType::kF32, {tokens, top_k});
+    for (size_t i = 0; i < last_experts.size(); ++i) last_experts.set(i, 31 - static_cast<double>(i % 7));
+    const TestRouting wrong = grouped(last_experts, weights, experts);
     const HostTensor sorted(DType::kBf16, {tokens * top_k, hidden}), product(DType::kBf16, {tokens * top_k, ffn});
     const DeviceTensor residual(x), normed(x), spread(sorted), inner(product), y(sorted);
     const DeviceRouting chosen(wrong);

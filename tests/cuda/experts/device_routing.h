@@ -29,12 +29,15 @@ struct DeviceRouting {
   Routing routing;
 };
 
-// The routing that the CPU sorts by expert from a choice of experts.
-inline TestRouting grouped_by_cpu(CpuReference& cpu, const Tensor& ids, const Tensor& weights, int64_t experts) {
+// The routing that the specification sorts by expert from a choice of experts.
+inline TestRouting grouped(const Tensor& ids, const Tensor& weights, int64_t experts) {
   TestRouting result(ids.dim(0), ids.dim(1), experts);
   std::memcpy(result.ids->data, ids.data, ids.bytes());
   std::memcpy(result.weights->data, weights.data, weights.bytes());
-  cpu.ops.group_by_expert(result.routing);
+  const reference::Groups groups = reference::group_by_expert(ids, experts);
+  result.sources.fill(groups.sources);
+  result.rows.fill(groups.rows);
+  result.expert_offsets.fill(groups.expert_offsets);
   return result;
 }
 

@@ -15,7 +15,7 @@ struct CudaQkNormRopeTest : ::testing::Test {
 
 TEST_F(CudaQkNormRopeTest, AgreesWithTransformers) { check_rope_of_transformers(gpu_ops); }
 
-TEST_F(CudaQkNormRopeTest, EveryTypeAtFarPositions) { check_qk_norm_rope(gpu_ops); }
+TEST_F(CudaQkNormRopeTest, EveryTypeAtFarPositions) { check_qk_norm_rope(gpu_ops, 128000); }
 
 // Few tokens have a kernel of their own.
 TEST_F(CudaQkNormRopeTest, ATokensBitsAreItsOwn) {

@@ -56,6 +56,11 @@ TEST_F(AdjustLogitsTest, CountsArePromptAndText) {
   EXPECT_EQ(row(1), (std::vector<int32_t>{0, 0, 0, 0, kInPrompt, 0, 0, 0}));
 }
 
+TEST_F(AdjustLogitsTest, CountsAgreeWithTheirSpecificationOverManyBatches) {
+  CpuUnderTest cpu(*available_simd().front());
+  check_count_tokens(cpu);
+}
+
 TEST_F(AdjustLogitsTest, PenaltiesAreThoseOfTransformersAndOpenAi) {
   SamplingRule rule{.repetition_penalty = 2};
   EXPECT_EQ(penalized(3.0f, 0, rule), 3.0f);

@@ -24,7 +24,7 @@ using AttentionTest = AttentionFixture;
 
 TEST_F(QkNormRopeTest, RotatesAsTransformers) { test::check_rope_of_transformers(*cpus.all.front()); }
 
-TEST_F(QkNormRopeTest, EveryTypeAtFarPositions) { test::check_qk_norm_rope(*cpus.all.front()); }
+TEST_F(QkNormRopeTest, EveryTypeAtFarPositions) { test::check_qk_norm_rope(*cpus.all.front(), 30001); }
 
 TEST_F(QkNormRopeTest, AnglesAreRoundedWhereTransformersRoundsThem) {
   RopeTable table;

@@ -99,29 +99,20 @@ TEST_P(ExponentialTest, WithinTwoUnitsEverywhere) {
   RecordProperty("worst_units", std::to_string(worst));
 }
 
-TEST_P(GatherRowsTest, CopiesTheRowsAndRefusesOthers) {
-  HostTensor rows(DType::kI32, {3});
-  rows.fill({4, 0, 4});
-  for (const DType dtype : test::kFloatTypes) {
-    HostTensor x(dtype, {5, 21}), out(dtype, {3, 21});
-    x.fill_random(1);
-    ops.gather_rows(x, rows, out);
-    for (const auto& [to, from] : {std::pair{0, 4}, {1, 0}, {2, 4}})
-      EXPECT_TRUE(test::same_bits(out->rows(to, 1), x->rows(from, 1)));
-    rows.set(1, 5);
-    EXPECT_THROW(ops.gather_rows(x, rows, out), Error);
-    rows.set(1, 0);
-  }
+TEST_P(GatherRowsTest, CopiesTheRows) { test::check_gather_rows(cpu); }
+
+TEST_P(GatherRowsTest, RefusesARowOutOfRange) {
+  HostTensor rows(DType::kI32, {3}), x(DType::kBf16, {5, 21}), out(DType::kBf16, {3, 21});
+  rows.fill({4, 5, 4});
+  EXPECT_THROW(ops.gather_rows(x, rows, out), Error);
 }
 
-TEST_P(InsertDrawnTest, ReplacesWhatIsNegative) {
+TEST_P(InsertDrawnTest, ReplacesWhatIsNegative) { test::check_insert_drawn(cpu); }
+
+TEST_P(InsertDrawnTest, RefusesWhatWasNotDrawn) {
   HostTensor ids(DType::kI32, {5}), drawn(DType::kI32, {3});
-  ids.fill({7, -1, 0, -3, -2});
+  ids.fill({7, -1, 0, -3, -4});
   drawn.fill({30, 0, 65535});
-  ops.insert_drawn(ids, drawn);
-  for (const auto& [place, id] : {std::pair{0, 7}, {1, 30}, {2, 0}, {3, 65535}, {4, 0}})
-    EXPECT_EQ(ids.get(static_cast<size_t>(place)), id) << place;
-  ids.set(4, -4);
   EXPECT_THROW(ops.insert_drawn(ids, drawn), Error);
   EXPECT_THROW(ops.insert_drawn(ids, HostTensor(DType::kF32, {3})), Error);
 }
