@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# From a fresh machine to a checked run: installs what is missing, builds, splits the 24-layer golden checkpoint into
-# four shards, and runs it on four ranks against the logits of transformers (VALID); runs the built-in job on a
-# synthetic model; then does the same with a small model that was trained, and lets it continue texts.
+# From a fresh machine to a checked run. Installs what is missing, builds, splits the 24-layer golden checkpoint into
+# four shards, and runs it on four ranks against the logits of transformers (VALID). Then runs the built-in job on a
+# synthetic model, the same comparison with a small trained model, and generates texts with that model.
 set -eu
 cd "$(dirname "$0")/.."
 . launch/packages.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# gpu-check.sh [FOLDER]: everything that needs GPUs, as one command with one summary: builds, the CUDA tests, the MPI
-# tests over NCCL, those of the channel over peer copies and over MPI (over device buffers, too, where
-# packaging/openmpi-cuda.sh was run), compute-sanitizer, then the full-size model against transformers. FOLDER (default
+# gpu-check.sh [FOLDER]: everything that needs GPUs, as one command with one summary. Runs the builds, the CUDA tests,
+# the MPI tests over NCCL, those of the channel over peer copies and over MPI, compute-sanitizer, then the full-size
+# model against transformers. Device buffers are tested where packaging/openmpi-cuda.sh was run. FOLDER (default
 # /tmp/lfm2-gpu-check) takes about 40 GB. LFM2_SKIP names parts to leave out, of "build cuda nccl peer mpi sanitizer
 # full-size"; where "build" is left out, build/cuda is taken as it is, which may come from another machine whose paths
 # were the same. LFM2_CMAKE_OPTIONS holds further options for CMake. With four GPUs the checks of one GPU run side by

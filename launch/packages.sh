@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sourced by demo.sh and test.sh. Installs missing packages on Debian and Ubuntu, and says so first; on other systems
-# says what is needed.
+# Sourced by demo.sh and test.sh. Installs missing packages on Debian and Ubuntu, and names them first; on other systems
+# it only names them.
 
 lfm2_packages=(build-essential cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev libcli11-dev nlohmann-json3-dev
   libfmt-dev libxxhash-dev libpcre2-dev zlib1g-dev libzstd-dev libboost-dev)
@@ -47,7 +47,7 @@ build() {
     # A file is known by what the compiler says that it includes, without preprocessing it first, which takes a third
     # of the time of compiling it.
     export CCACHE_DEPEND=${CCACHE_DEPEND:-true}
-    # Without these it would compile everything anew that uses a precompiled header.
+    # Without these it would compile everything again that uses a precompiled header.
     export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}
     for language in C CXX CUDA; do set -- "-DCMAKE_${language}_COMPILER_LAUNCHER=ccache" "$@"; done
   fi

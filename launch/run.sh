@@ -6,7 +6,7 @@
 #   launch/run.sh -n 4 doctor --weights shards/
 #   launch/run.sh -n 4 chat --weights shards/         # Ctrl-C ends the answer, twice the program
 # Hosts are reached by ssh without a password, and have program and shards at the same paths. Environment: LFM2_STAGE
-# (the program), LFM2_WRAP (a command in front of it, such as each-rank.sh), LFM2_MPIRUN_OPTIONS, LFM2_LOST_SECONDS (60:
+# (the program), LFM2_WRAP (a command before it, such as each-rank.sh), LFM2_MPIRUN_OPTIONS, LFM2_LOST_SECONDS (60:
 # mpirun is killed once all ranks of this host have been dead for so long; 0: never).
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -31,7 +31,7 @@ if [ ${#places[@]} -eq 0 ]; then
   # On the CPU it is fine to have more ranks than cores.
   [ "$ranks" -le "$(nproc)" ] || options+=(--oversubscribe)
 fi
-[ -z "$ranks" ] || options+=(-np "$ranks")  # without -n, as many ranks as the hosts have slots
+[ -z "$ranks" ] || options+=(-np "$ranks")  # without -n, a rank for each slot of the hosts
 [ "$(id -u)" -ne 0 ] || options+=(--allow-run-as-root)  # containers usually run as root
 if [ ${#places[@]} -gt 0 ]; then  # other hosts do not get the environment by themselves
   for name in PATH LD_LIBRARY_PATH $(compgen -e | grep -E '^(NCCL_|LFM2_|CUDA_)' || true); do

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# test.sh [--all]: installs what is missing, builds, and runs the tests that a change needs; with --all, every test that
-# this machine can run: a Slurm of its own, searching fuzzers and the whole campaign of faults take an hour more. With
-# CI=true also what a change seldom needs and takes minutes: parts of the campaign, stalled ranks, limits of memory. Says
-# what it skips and why. LFM2_TEST_PRESET=cpu-asan runs the same under AddressSanitizer and UBSan.
+# test.sh [--all]: installs what is missing, builds, and runs the tests that a change needs. With --all it runs every
+# test that this machine can run: its own Slurm, searching fuzzers and the whole campaign of faults take an hour more.
+# With CI=true it also runs what a change seldom needs and takes minutes: parts of the campaign, stalled ranks, limits of
+# memory. Prints what it skips and why. LFM2_TEST_PRESET=cpu-asan runs the same under AddressSanitizer and UBSan.
 set -eu
 case $#,${1:-} in
   0,) all= ;;
@@ -29,7 +29,7 @@ command -v nvidia-smi >/dev/null 2>&1 || echo "No GPU on this machine: the CUDA 
 # Every rank that starts reads the configuration of every PCI device, which takes most of the start in a virtual machine
 # and which no test needs. -opencl as launch/run.sh.
 export HWLOC_COMPONENTS=${HWLOC_COMPONENTS--opencl,-pci,-linuxio}
-# Twice as many as there are cores, because tests of several ranks mostly wait.
+# Two tests for each core, because tests of several ranks mostly wait.
 selection=(-LE '^(long|ci)$')
 [ -z "${CI:-}" ] || selection=(-LE '^long$')
 [ -z "$all" ] || selection=()
