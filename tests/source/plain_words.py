@@ -36,8 +36,8 @@ EXCEPTIONS = [
 ]
 # Rewritten in commits of their own; strict from then on.
 NOT_YET = {"docs/performance.md": "gets its new form with the results table", "docs/architecture.md": "waits for the folders"}
-NOT_YET |= dict.fromkeys("""docs/adding-a-model.md docs/adding-an-operator.md docs/building.md docs/evaluation.md docs/formats.md docs/glossary.md
-docs/operations.md docs/page.md docs/security.md docs/text.md
+NOT_YET |= dict.fromkeys("""docs/adding-a-model.md docs/adding-an-operator.md docs/formats.md docs/glossary.md
+docs/security.md docs/text.md
 launch/README.md operators/README.md tests/README.md""".split(), "is being rewritten")
 # Findings in comments, help and messages, by folder. Files move with theirs, so it is the sum that must not rise: lower the numbers
 # whenever it falls.
