@@ -2,13 +2,16 @@
 """compare.py BASELINE.jsonl NEW.jsonl [--tolerance 0.1]: benches against a baseline of the same hardware.
 
 Each line is {"bench": name, "seconds": s, "share": share of the ceiling measured in the same run}, or one of gpu_jobs.py, {"job": name,
-"speed": speed}. Where both have a share it is compared, for clocks differ from day to day; else the seconds or the speed. Of several
-lines of one name the best counts.
+"speed": speed}, or one of cpu_peers.py, whose share is the ratio to llama.cpp. Where both have a share it is compared, for clocks differ
+from day to day; else the seconds or the speed. Of several lines of one name the best counts.
 Ends with 1 where a bench is slower than the baseline by more than the tolerance, or missing.
 """
 import argparse
 import json
+import statistics
 import sys
+
+from results_table import key
 
 
 def read(path):
@@ -18,6 +21,8 @@ def read(path):
             line = json.loads(text)
             if "job" in line:
                 line = {"bench": line["job"], "seconds": 1 / line["speed"]}
+            elif "line" in line:
+                line = {"bench": key(line), "seconds": 1 / statistics.median(line["ours"]), "share": line["ratio"]}
             old = best.get(line["bench"])
             if old is None or line["seconds"] < old["seconds"]:
                 best[line["bench"]] = line

@@ -217,9 +217,12 @@ class Jobs:
         unit = "generated_tokens_per_second" if generates else "tokens_per_second" if positions else "samples_per_second"
         seconds, median = sorted(report["seconds"]), report["median_seconds"]
         amount = report[unit] * median
-        line = {"run": f"{state}; GPU {','.join(gpus)}: {self.ceilings.get(gpus[0], 'ceilings not measured')}", "job": name, "speed": round(report[unit], 1),
+        ceilings = self.ceilings.get(gpus[0], "ceilings not measured")
+        line = {"run": f"{state}; GPU {','.join(gpus)}: {ceilings}", "job": name, "speed": round(report[unit], 1),
                 "unit": {"g": "new tokens/s", "t": "tokens/s", "s": "samples/s"}[unit[0]], "runs": len(seconds),
                 "spread": [round(amount / seconds[-1], 1), round(amount / seconds[0], 1)], "results": report["results_xxh3"][:12], **clocks}
+        if sustained := re.search(r"and (\d+) TFLOP/s", ceilings):
+            line["cublas_tflops"] = int(sustained[1])
         if len(gpus) > 1:
             line |= {"idle": report["lost_share"], "schedule": report.get("scheduled_lost_share"), "fill_and_drain": report["ideal_lost_share"],
                      "virtual_stages": report["virtual_stages"], "micro_batches": report["micro_batches"], "load_seconds": report["load_seconds"]}
