@@ -35,10 +35,15 @@ EXCEPTIONS = [
     ("src/kernels/cuda/ptx/", r"multiprocessor", "NVIDIA's word, where its own manual is quoted"),
 ]
 # Rewritten in commits of their own; strict from then on.
-NOT_YET = {"docs/architecture.md": "waits for the folders"}
-NOT_YET |= dict.fromkeys("""docs/adding-a-model.md docs/adding-an-operator.md docs/formats.md docs/glossary.md
-docs/security.md docs/text.md
-launch/README.md operators/README.md tests/README.md""".split(), "is being rewritten")
+NOT_YET = {
+    "docs/architecture.md": "waits for the folders",
+    "docs/adding-a-model.md": "is being rewritten",
+    "docs/adding-an-operator.md": "is being rewritten",
+    "docs/glossary.md": "is being rewritten",
+    "launch/README.md": "is being rewritten",
+    "operators/README.md": "is being rewritten",
+    "tests/README.md": "is being rewritten",
+}
 # Findings in comments, help and messages, by folder. Files move with theirs, so it is the sum that must not rise: lower the numbers
 # whenever it falls.
 BASELINE = {
