@@ -185,19 +185,19 @@ inline void check_sample_of_nans(OpsUnderTest& under) {
 // Sequences that grow through many batches: of chunks, of single tokens, and of both. Slot 2 keeps nothing, and slot 4
 // begins again in each batch.
 inline void check_count_tokens(OpsUnderTest& under) {
-  constexpr size_t kSlots = 5, kUnkept = 2, kBeginsAgain = 4;
+  constexpr size_t kSequences = 5, kUnkept = 2, kBeginsAgain = 4;
   for (const int64_t vocab : {1, 33, 65536}) {
     std::mt19937 random(3);
-    HostTensor counts(DType::kI32, {int64_t{kSlots}, vocab});
+    HostTensor counts(DType::kI32, {int64_t{kSequences}, vocab});
     counts.fill(77);  // of sequences before
-    std::vector<reference::Before> before(kSlots);
+    std::vector<reference::Before> before(kSequences);
     for (int batch = 0; batch < 6; ++batch) {
       SCOPED_TRACE(fmt::format("vocab {}, batch {}", vocab, batch));
       const PackedBatch packed(batch % 2 == 0 ? std::vector<int32_t>{1, 700, 3, 1, 300}
-                                              : std::vector<int32_t>(kSlots, 1));
-      HostTensor ids(DType::kI32, {packed.tokens()}), keepers(DType::kI32, {int64_t{kSlots}, 2});
+                                              : std::vector<int32_t>(kSequences, 1));
+      HostTensor ids(DType::kI32, {packed.tokens()}), keepers(DType::kI32, {int64_t{kSequences}, 2});
       before[kBeginsAgain] = {};
-      for (size_t slot = 0; slot < kSlots; ++slot) {
+      for (size_t slot = 0; slot < kSequences; ++slot) {
         const size_t prompt = slot == 1 ? 400 : 2;
         auto& [of_prompt, of_text] = before[slot];
         keepers.set(2 * slot, slot == kUnkept ? -1.0 : static_cast<double>(slot));
@@ -212,7 +212,7 @@ inline void check_count_tokens(OpsUnderTest& under) {
       under.run([&](Ops& ops, const Tensor& fed, const Tensor& keep, const Tensor& positions, const Tensor& offsets,
                     const Tensor& to) { ops.count_tokens(fed, keep, batch_of(packed, positions, offsets), to); },
                 ids, keepers, packed.positions, packed.offsets, counts);
-      for (size_t slot = 0; slot < kSlots; ++slot) {
+      for (size_t slot = 0; slot < kSequences; ++slot) {
         const auto* row = counts->as<int32_t>() + static_cast<int64_t>(slot) * vocab;
         const std::vector<double> expected =
             slot == kUnkept ? std::vector<double>(at(vocab), 77) : reference::count_tokens(before[slot], vocab);
