@@ -188,7 +188,7 @@ WRONG = {
     "b.md": "The product in front\nof it waits.",
     "c.md": "- The last rank hands out results.",
     "d.md": "| key | As many as ranks |",
-    "e.md": f"One. {LONG}. Two.",
+    "e.md": f"One. {LONG[:100]}\n{LONG[100:]}. Two.",
     "f.md": "x" * 121,
     "g.md": f"| {LONG} |",
     "h.md": "It goes on as ever.",
