@@ -131,17 +131,18 @@ int main(int argc, char** argv) {
   const ParsedCommandLine parsed = parse_command_line(argc, argv);
   try {
     if (!parsed.run) return end_without_mpi(parsed);
-    if (parsed.options.chat)
+    const bool is_doctor = parsed.options.command == Command::kDoctor;
+    if (parsed.options.command == Command::kChat)
       catch_conversation_signals();
-    else if (!parsed.doctor)
+    else if (!is_doctor)
       catch_stop_signals();
     auto deadline =
-        std::make_unique<Deadline>(parsed.doctor ? doctors_deadline(parsed.options) : start_deadline(parsed.options));
+        std::make_unique<Deadline>(is_doctor ? doctors_deadline(parsed.options) : start_deadline(parsed.options));
     const bool first_task = is_first_task();
     MpiWorld world(&argc, &argv,
                    {.timeout_seconds = parsed.options.timeout_seconds, .stamps_file = stamps_file(parsed.options)});
     const bool verbose = parsed.options.verbose;
-    if (parsed.doctor) {
+    if (is_doctor) {
       Doctor doctor(parsed.options, world);
       return run_or_end_all(
           world, verbose, [&] { return doctor.run(); }, [] {});

@@ -125,12 +125,12 @@ GenerationJob::PromptSizes ServeJob::measure_prompts(int64_t slots) const {
 }
 
 int64_t ServeJob::max_length() const {
-  const int64_t most = config().max_positions, asked = options_.serve->max_length;
+  const int64_t most = config().max_positions, asked = options_.serve.max_length;
   return asked > 0 ? std::min(asked, most) : most;
 }
 
 std::string ServeJob::model_name() const {
-  if (!options_.serve->model_name.empty()) return options_.serve->model_name;
+  if (!options_.serve.model_name.empty()) return options_.serve.model_name;
   const std::filesystem::path folder = std::filesystem::absolute(options_.weights).lexically_normal();
   return (folder.has_filename() ? folder : folder.parent_path()).filename();
 }
@@ -138,7 +138,7 @@ std::string ServeJob::model_name() const {
 // The port is open while the weights are loaded: whoever looks at /health learns that the server comes.
 void ServeJob::before_loading() {
   if (!is_first()) return;
-  const ServeOptions& serve = *options_.serve;
+  const ServeOptions& serve = options_.serve;
   remove_address(serve.address_file);
   if (!options_.quiet) log_ = std::make_unique<LogWriter>(STDOUT_FILENO);
   listener_ =
@@ -159,7 +159,7 @@ void ServeJob::before_loading() {
 
 std::unique_ptr<RequestSource> ServeJob::make_requests() const {
   if (!is_first()) return nullptr;
-  const ServeOptions& serve = *options_.serve;
+  const ServeOptions& serve = options_.serve;
   ApiSettings settings{.model_name = model_name(),
                        .version = kVersionText,
                        .max_queue = serve.max_queue,
@@ -190,7 +190,7 @@ std::unique_ptr<RequestSource> ServeJob::make_requests() const {
 std::function<bool()> ServeJob::stop_when() const {
   if (!is_first()) return [] { return false; };
   using Clock = std::chrono::steady_clock;
-  return [seconds = std::chrono::seconds(options_.serve->drain_seconds),
+  return [seconds = std::chrono::seconds(options_.serve.drain_seconds),
           asked = std::optional<Clock::time_point>()]() mutable {
     if (!stop_requested()) return false;
     if (!asked) asked = Clock::now();

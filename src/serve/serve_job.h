@@ -22,7 +22,7 @@ class ServeJob : public GenerationJob {
   int64_t max_likeliest() const override { return RequestLimits{}.max_likeliest; }
   bool answers_live() const override { return true; }
   bool may_be_shortened() const override { return true; }
-  bool keeps_prefixes() const override { return options_.serve->prefix_cache; }
+  bool keeps_prefixes() const override { return options_.serve.prefix_cache; }
   double times_interval() const override { return 1; }
   void before_loading() override;
   std::unique_ptr<RequestSource> make_requests() const override;

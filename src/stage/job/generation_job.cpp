@@ -295,7 +295,8 @@ void GenerationJob::open_relay() {
 std::unique_ptr<RequestSource> GenerationJob::make_requests() const {
   if (!is_first()) return nullptr;
   return std::make_unique<StreamedRequests>(samples_->own_samples(), samples_->own_range(), defaults(),
-                                            config().max_positions, options_.prompt ? text_.tokenizer() : nullptr);
+                                            config().max_positions,
+                                            options_.command == Command::kPrompt ? text_.tokenizer() : nullptr);
 }
 
 std::function<bool()> GenerationJob::stop_when() const { return stop_requested; }
@@ -314,7 +315,7 @@ bool GenerationJob::run_once() {
     consumers.push_back(&*relay_);
   }
   Progress progress("generate", static_cast<uint64_t>(prompts_.new_tokens), Progress::Unit::kTokens,
-                    makes_output() && !options_.live() ? options_.progress : ProgressMode::kOff);
+                    makes_output() && !is_live(options_.command) ? options_.progress : ProgressMode::kOff);
   if (makes_output()) answer_errors(consumers);
   const std::unique_ptr<RequestSource> requests = make_requests();
   const auto after_step = [&](int64_t tokens) {

@@ -49,8 +49,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 std::unique_ptr<Job> make_job(const Options& options, MpiWorld& world, const MakeJob& make_serving_job) {
   expect_one_program(options, world);
   JobText text(options, world);
-  if (options.serve) return make_serving_job(options, world, std::move(text));
-  if (options.chat) return std::make_unique<ChatJob>(options, world, std::move(text));
+  if (options.command == Command::kServe) return make_serving_job(options, world, std::move(text));
+  if (options.command == Command::kChat) return std::make_unique<ChatJob>(options, world, std::move(text));
   if (text.continues()) return std::make_unique<GenerationJob>(options, world, std::move(text));
   Options scoring = options;
   if (text.embeds()) {
@@ -106,7 +106,7 @@ void Job::open_shards() {
 
 Samples Job::read_input() {
   const ModelConfig& config = this->config();
-  if (options_.prompt || options_.live() || is_input_of_lines(options_.input)) {
+  if (options_.command != Command::kRun || is_input_of_lines(options_.input)) {
     ThreadPool threads(std::min(world_.fair_share_of_processors(), kMaxReaders));
     return text_.read(config, threads);
   }

@@ -229,7 +229,7 @@ int64_t Job::count_finished() {
 
 // Before an output gets its name. Error(kSoftware) on rank 0. Collective.
 void Job::expect_all_samples() {
-  if (options_.live() || options_.results.positions == Positions::kNone) return;
+  if (is_live(options_.command) || options_.results.positions == Positions::kNone) return;
   const int64_t finished = count_finished(), samples = samples_->size().samples;
   if (world_.rank() == 0 && finished != samples)
     throw Error(ExitCode::kSoftware, fmt::format("{} samples were finished, expected {}", finished, samples));

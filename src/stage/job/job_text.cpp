@@ -76,7 +76,7 @@ std::time_t JobText::time_of_job() const {
 void JobText::open(const ShardSet& shards) {
   const bool writes_text = continues_ && options_.output.extension() == ".jsonl";
   stops_ = continues_ && !options_.generation.sampling.stop.empty();
-  const bool needed = stops_ || lines_ || options_.prompt || options_.live() || writes_text || options_.results.score ||
+  const bool needed = stops_ || lines_ || options_.command != Command::kRun || writes_text || options_.results.score ||
                       !options_.tokenizer.empty();
   const std::filesystem::path folder =
       needed ? text_folder(shards, options_.weights, options_.tokenizer) : std::filesystem::path();
@@ -124,18 +124,18 @@ Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
                             .states = options_.results.hidden != Hidden::kNone,
                             .embeddings = embeds_,
                             .now = now_};
-  if (options_.live()) {
-    if (!model_ && options_.chat) throw Error(ExitCode::kData, missing_);
-    if (options_.chat) model_->expect_template();
-    stops_ |= options_.serve.has_value();
+  if (is_live(options_.command)) {
+    if (!model_ && options_.command == Command::kChat) throw Error(ExitCode::kData, missing_);
+    if (options_.command == Command::kChat) model_->expect_template();
+    stops_ |= options_.command == Command::kServe;
     return {.ids = {0}, .offsets = {0, 1}};  // stands for what is not known yet
   }
-  if (!options_.prompt) {
+  if (options_.command != Command::kPrompt) {
     Samples samples = read_lines(*lines_, context, options_.samples, threads);
     for (const SampleRules& rules : samples.rules.distinct()) stops_ |= !rules.sampling.stop.empty();
     return samples;
   }
-  RequestLine line = parse_text_line(*options_.prompt, context, "--prompt");
+  RequestLine line = parse_text_line(options_.prompt, context, "--prompt");
   Samples samples{.ids = TokenIds(line.ids.begin(), line.ids.end()),
                   .offsets = {0, static_cast<int64_t>(line.ids.size())}};
   line.rules.form = LineForm::kPrompt;

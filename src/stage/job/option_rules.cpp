@@ -68,8 +68,8 @@ void check_together(const Options& options) {
   if (options.virtual_stages == 0 && !options.layer_counts.empty())
     throw Error(ExitCode::kUsage,
                 "--layers with --virtual-stages 0: the cut is given, expected the number of pieces for each rank");
-  if (options.serve) check_serve(*options.serve);
-  if (options.prompt && options.replicas > 1)
+  check_serve(options.serve);
+  if (options.command == Command::kPrompt && options.replicas > 1)
     throw Error(ExitCode::kUsage, "--replicas with --prompt: one text is continued, expected one pipeline");
   if (options.resume && options.input == "-")
     throw Error(ExitCode::kUsage, "--resume with --input -: standard input cannot be read again, expected a file");
@@ -93,7 +93,8 @@ void check_together(const Options& options) {
 }
 
 std::optional<bool> continues_samples(const Options& options) {
-  if (options.generation.sampling.max_new || options.prompt || options.live()) return true;
+  if (options.generation.sampling.max_new || options.command == Command::kPrompt || is_live(options.command))
+    return true;
   if (options.results.score || options.results.hidden != Hidden::kNone) return false;
   if (extension_of_lines(options.input) == ".jsonl" || options.input == "-") return {};
   return false;

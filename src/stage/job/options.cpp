@@ -1,7 +1,12 @@
 // Declares the options to CLI11.
 #include "stage/job/options.h"
 
+#include <algorithm>
+#include <array>
+#include <iterator>
 #include <limits>
+#include <string_view>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/options/choice.h"
@@ -60,13 +65,12 @@ CLI::Option* add_score(CLI::App& app, Options& options) {
 }
 
 void add_hidden(CLI::App& app, Options& options) {
-  const std::vector<std::pair<std::string, Hidden>> kinds{
-      {"last", Hidden::kLast}, {"mean", Hidden::kMean}, {"all", Hidden::kAll}};
-  auto* hidden = app.add_option("--hidden", options.results.hidden,
-                                "Hidden states behind the final norm instead of logits: of the last position, the mean "
-                                "over all positions, or of all")
-                     ->transform(one_of(kinds))
-                     ->type_name("WHICH");
+  auto* hidden =
+      app.add_option("--hidden", options.results.hidden,
+                     "Hidden states behind the final norm instead of logits: of the last position, the mean "
+                     "over all positions, or of all")
+          ->transform(one_of<Hidden>({{"last", Hidden::kLast}, {"mean", Hidden::kMean}, {"all", Hidden::kAll}}))
+          ->type_name("WHICH");
   add_number(app, "--after-layer", options.results.after_layer,
              "With --hidden: the residual stream behind the first N layers, which alone are loaded then", 1, kMaxCount)
       ->type_name("N")
@@ -86,7 +90,7 @@ CLI::Option* add_output(CLI::App& app, Options& options) {
       ->type_name("FILE");
 }
 
-void add_job_options(CLI::App& app, Options& options) {
+void add_sample_options(CLI::App& app, Options& options) {
   add_weights(app, options)->required();
   auto* input =
       app.add_option("--input", options.input,
@@ -94,7 +98,10 @@ void add_job_options(CLI::App& app, Options& options) {
                      "lines of JSON from standard input; without it random ones")
           ->type_name("FILE");
   app.add_option_function<std::string>(
-         "--prompt", [&options](const std::string& text) { options.prompt = text; },
+         "--prompt",
+         [&options](const std::string& text) {
+           std::tie(options.command, options.prompt) = std::pair(Command::kPrompt, text);
+         },
          "Continue this text on standard output, by 256 tokens unless --generate says otherwise")
       ->type_name("TEXT")
       ->excludes(input);
@@ -105,11 +112,9 @@ void add_job_options(CLI::App& app, Options& options) {
   add_output(app, options);
   app.add_flag("--resume", options.resume,
                "Go on with an --output that was interrupted: finished samples are kept and skipped");
-  const std::vector<std::pair<std::string, Positions>> positions{
-      {"last", Positions::kLast}, {"all", Positions::kAll}, {"none", Positions::kNone}};
   app.add_option("--logits", options.results.positions,
                  "Positions whose logits are computed and written: last, all or none")
-      ->transform(one_of(positions))
+      ->transform(one_of<Positions>({{"last", Positions::kLast}, {"all", Positions::kAll}, {"none", Positions::kNone}}))
       ->type_name("WHICH")
       ->default_str("last");
   add_number(app, "--top-logprobs", options.results.top_k, "Only the K best log-probabilities of each position", 1,
@@ -139,7 +144,8 @@ void add_rule(CLI::App& app, const std::string& name, std::optional<T>& target, 
   add_number(app, name, target, description, least, most)->default_str(fmt::format("{}", standard));
 }
 
-void add_generation_options(CLI::App& app, GenerationOptions& generation) {
+void add_generation_options(CLI::App& app, Options& options) {
+  GenerationOptions& generation = options.generation;
   SamplingOverrides& sampling = generation.sampling;
   const SamplingRule standard;
   add_number(app, "--generate", sampling.max_new, "Continue each sample by up to N tokens instead of scoring it", 1,
@@ -167,10 +173,13 @@ void add_generation_options(CLI::App& app, GenerationOptions& generation) {
   app.add_option("--stop", sampling.stop, "End each text before this one; may be given several times")
       ->allow_extra_args(false)
       ->type_name("TEXT");
-  app.add_flag("--ignore-eos", generation.ignore_eos, "No token ends a text: all become equally long")
-      ->excludes("--eos");
-  add_number(app, "--max-sequences", generation.max_sequences, "Sequences generated at a time; 0: chosen", 0, kMaxCount)
-      ->capture_default_str();
+  if (!is_live(options.command))
+    app.add_flag("--ignore-eos", generation.ignore_eos, "No token ends a text: all become equally long")
+        ->excludes("--eos");
+  if (options.command != Command::kChat)
+    add_number(app, "--max-sequences", generation.max_sequences, "Sequences generated at a time; 0: chosen", 0,
+               kMaxCount)
+        ->capture_default_str();
   add_number(app, "--prefill-chunk", generation.prompt_tokens, "Tokens of prompts in one step; 0: chosen", 0, kMaxCount)
       ->capture_default_str();
   add_number(app, "--cache-page", generation.page, "Positions in one page of the key-value cache", 1, 1 << 20)
@@ -178,6 +187,7 @@ void add_generation_options(CLI::App& app, GenerationOptions& generation) {
 }
 
 void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
+  const bool live = is_live(options.command);
   app.add_option("--dtype", dtype, "Compute type: auto (the shards' own), fp32, bf16 or fp16")
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}))
       ->type_name("TYPE")
@@ -185,16 +195,14 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
   app.add_flag_callback(
          "--fp16", [&] { dtype = "fp16"; }, "Same as --dtype fp16")
       ->excludes("--dtype");
-  const std::vector<std::pair<std::string, bool>> fp32_ways{{"auto", false}, {"simt", true}};
   app.add_option("--fp32", options.plain_fp32,
                  "fp32 products on a GPU: auto (tensor cores, exact bf16 products) or simt (plain fp32)")
-      ->transform(one_of(fp32_ways))
+      ->transform(one_of<bool>({{"auto", false}, {"simt", true}}))
       ->type_name("WAY")
       ->default_str("auto");
-  const std::vector<std::pair<std::string, DeviceChoice>> devices{
-      {"auto", DeviceChoice::kAuto}, {"cuda", DeviceChoice::kCuda}, {"cpu", DeviceChoice::kCpu}};
   app.add_option("--device", options.device, "auto (CUDA where every rank finds a GPU), cuda or cpu")
-      ->transform(one_of(devices))
+      ->transform(one_of<DeviceChoice>(
+          {{"auto", DeviceChoice::kAuto}, {"cuda", DeviceChoice::kCuda}, {"cpu", DeviceChoice::kCpu}}))
       ->type_name("DEVICE")
       ->default_str("auto");
   std::vector<std::pair<std::string, TransportChoice>> transports;
@@ -207,25 +215,29 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->transform(one_of(transports))
       ->type_name("TRANSPORT")
       ->default_str("auto");
-  add_number(app, "--micro-batch", options.micro_batch, "Samples per micro-batch; 0: chosen", 0, kMaxCount)
-      ->capture_default_str();
+  if (!live)
+    add_number(app, "--micro-batch", options.micro_batch, "Samples per micro-batch; 0: chosen", 0, kMaxCount)
+        ->capture_default_str();
   add_number(
       app, "--virtual-stages", options.virtual_stages,
       "For scoring: pieces of layers of each rank; micro-batches go round the ranks V times, and the pipeline fills "
       "and drains V times faster; 0: chosen",
       0, kMaxCount)
       ->type_name("V")
+      ->group(live ? "" : "Options")  // taken to be refused with its reason
       ->capture_default_str();
   add_numbers(app, "--layers", options.layer_counts,
               "Layers of each stage, as in 7,6,6,5 or, cut between token mixer and feed-forward, 6.5,6,6,5.5; or of V "
               "times as many virtual stages; default equal",
               0.5, static_cast<double>(kMaxCount));
-  app.add_flag("--balance", options.balance, "Layers cut so that the stages of this job take equally long")
-      ->excludes("--layers");
-  add_number(app, "--replicas", options.replicas,
-             "Pipelines side by side that share the samples; ranks = replicas x stages", 1, 65536)
-      ->type_name("R")
-      ->capture_default_str();
+  if (options.command != Command::kDoctor)  // which does not know the job
+    app.add_flag("--balance", options.balance, "Layers cut so that the stages of this job take equally long")
+        ->excludes("--layers");
+  if (!live)
+    add_number(app, "--replicas", options.replicas,
+               "Pipelines side by side that share the samples; ranks = replicas x stages", 1, 65536)
+        ->type_name("R")
+        ->capture_default_str();
   add_number(app, "--threads", options.threads,
              "Threads per rank on the CPU; 0: the processors, divided by the ranks that compute at a time", 0, 4096)
       ->capture_default_str();
@@ -254,7 +266,6 @@ void add_doctor_options(CLI::App& app, Options& options, std::string& dtype) {
   add_hidden(app, options);
   add_output(app, options)->description("Where a job would write: its locks, room and limits are looked at");
   add_machine_options(app, options, dtype);
-  app.remove_option(app.get_option("--balance"));  // doctor does not know the job, so it cannot balance it
   app.add_flag("-v,--verbose", options.verbose, "Say where errors were thrown");
 }
 
@@ -267,10 +278,9 @@ void add_report_options(CLI::App& app, Options& options) {
   app.add_option("--report", options.report, "Everything the end table says, as JSON")->type_name("FILE.json");
   app.add_option("--trace", options.trace, "A timeline of all ranks for Perfetto: what ran when, by micro-batch")
       ->type_name("FILE.json");
-  const std::vector<std::pair<std::string, ProgressMode>> modes{
-      {"auto", ProgressMode::kAuto}, {"on", ProgressMode::kOn}, {"off", ProgressMode::kOff}};
   app.add_option("--progress", options.progress, "Progress bar on stderr: auto (on a terminal), on or off")
-      ->transform(one_of(modes))
+      ->transform(
+          one_of<ProgressMode>({{"auto", ProgressMode::kAuto}, {"on", ProgressMode::kOn}, {"off", ProgressMode::kOff}}))
       ->type_name("MODE")
       ->default_str("auto");
   auto* quiet = app.add_flag("-q,--quiet", options.quiet, "No end table");
@@ -278,46 +288,61 @@ void add_report_options(CLI::App& app, Options& options) {
       ->excludes(quiet);
 }
 
-std::pair<std::string, std::string> about_command(const ParsedCommandLine& parsed) {
-  if (parsed.doctor)
-    return {"lfm2_stage doctor",
-            "Looks at the machine that a run would use, and says what is wrong and what to do.\nExample: mpirun -np 4 "
-            "lfm2_stage doctor --weights shards/"};
-  if (parsed.options.chat)
-    return {"lfm2_stage chat", "A conversation in the terminal.\nExample: launch/run.sh -n 4 chat --weights shards/"};
-  if (parsed.options.serve)
-    return {
-        "lfm2_stage serve",
-        "Answers OpenAI's clients over HTTP.\nExample: mpirun -np 4 lfm2_stage serve --weights shards/ --port 8000"};
-  return {
-      "lfm2_stage",
-      "Scores and continues samples with LFM2 models over a pipeline of MPI ranks.\nExample: mpirun -np 4 lfm2_stage "
-      "--weights shards/"};
+void add_job_options(CLI::App& app, Options& options, std::string& dtype) {
+  add_sample_options(app, options);
+  add_generation_options(app, options);
+  add_machine_options(app, options, dtype);
+  add_report_options(app, options);
 }
 
 // Of a conversation and of a server.
 void add_live_options(CLI::App& app, Options& options, std::string& dtype) {
-  app.footer(options.serve
-                 ? "USR1 and TERM end the server once its running requests have ended. docs/serving.md says more."
-                 : "A line is a message. /clear begins anew, /exit or the end of the input ends. Ctrl-C ends the "
-                   "answer, and twice\nthe program: under mpirun by way of launch/run.sh, under srun with -X.");
   constexpr int64_t kLivePage = 64;  // as fast as larger ones, and short prompts have whole pages that others can take
   options.generation.page = kLivePage;
   add_weights(app, options)->required();
-  if (options.serve) {
-    add_serve_options(app, *options.serve);
+  if (options.command == Command::kServe) {
+    add_serve_options(app, options.serve);
     auto* quiet = app.add_flag("-q,--quiet", options.quiet, "No line for each request on standard output");
     app.get_option("--log-requests")->excludes(quiet);
   }
   add_text_options(app, options);
   add_seed(app, options);
-  add_generation_options(app, options.generation);
+  add_generation_options(app, options);
   add_machine_options(app, options, dtype);
   app.add_flag("-v,--verbose", options.verbose, "Say what each rank does, and where errors were thrown");
-  for (const char* unused : {"--replicas", "--micro-batch", "--ignore-eos"}) app.remove_option(app.get_option(unused));
-  app.get_option("--virtual-stages")->group("");  // taken to be refused with its reason
-  if (options.chat) app.remove_option(app.get_option("--max-sequences"));
 }
+
+struct CommandWords {
+  Command command;
+  const char *name, *about, *footer;
+  void (*add_options)(CLI::App& app, Options& options, std::string& dtype);
+};
+constexpr const char* kProgram = "lfm2_stage";
+constexpr std::array<CommandWords, 4> kCommands = {
+    {{Command::kRun, kProgram,
+      "Scores and continues samples with LFM2 models over a pipeline of MPI ranks.\n"
+      "Example: mpirun -np 4 lfm2_stage --weights shards/",
+      "lfm2_stage doctor looks at the machine instead, lfm2_stage chat is a conversation in the terminal,\n"
+      "lfm2_stage serve a server (--help of each).\n"
+      "Exit codes: 0 done; 1 validation failed; 64 usage; 65 bad input or weights; 66 missing file; 69 no GPU, ranks "
+      "or\n"
+      "memory; 70 bug or GPU fault; 73 output cannot be created; 74 I/O error; 75 stopped by USR1, USR2, TERM or "
+      "INT:\n"
+      "--resume goes on; 76 a rank was lost or timed out.",
+      add_job_options},
+     {Command::kDoctor, "doctor",
+      "Looks at the machine that a run would use, and says what is wrong and what to do.\n"
+      "Example: mpirun -np 4 lfm2_stage doctor --weights shards/",
+      "Exit codes: 0 nothing would stop a run; 64 usage; 69 something would; 76 a rank was lost or timed out.",
+      add_doctor_options},
+     {Command::kChat, "chat", "A conversation in the terminal.\nExample: launch/run.sh -n 4 chat --weights shards/",
+      "A line is a message. /clear begins anew, /exit or the end of the input ends. Ctrl-C ends the answer, and twice\n"
+      "the program: under mpirun by way of launch/run.sh, under srun with -X.",
+      add_live_options},
+     {Command::kServe, "serve",
+      "Answers OpenAI's clients over HTTP.\nExample: mpirun -np 4 lfm2_stage serve --weights shards/ --port 8000",
+      "USR1 and TERM end the server once its running requests have ended. docs/serving.md says more.",
+      add_live_options}}};
 
 }  // namespace
 
@@ -325,54 +350,40 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   ParsedCommandLine parsed;
   Options& options = parsed.options;
   std::string dtype = "auto";
-  parsed.doctor = argc > 1 && std::string_view(argv[1]) == "doctor";
-  options.chat = argc > 1 && std::string_view(argv[1]) == "chat";
-  if (argc > 1 && std::string_view(argv[1]) == "serve") options.serve.emplace();
-  const auto [name, about] = about_command(parsed);
-  CLI::App app{about, name};
+  CLI::App program;
+  for (const CommandWords& one : kCommands) program.add_subcommand(one.name, one.about)->footer(one.footer);
+  const auto known = std::find_if(kCommands.begin(), kCommands.end(), [&](const CommandWords& one) {
+    return argc > 1 && std::string_view(argv[1]) == one.name;
+  });
+  const bool named = known != kCommands.end();
+  const CommandWords& command = named ? *known : kCommands.front();
+  CLI::App& app = *program.get_subcommand(command.name);
   app.set_version_flag("--version", kVersionText);
-  if (parsed.doctor) {
-    app.footer(
-        "Exit codes: 0 nothing would stop a run; 64 usage; 69 something would; 76 a rank was lost or timed out.");
-    add_doctor_options(app, options, dtype);
-  } else if (options.live()) {
-    add_live_options(app, options, dtype);
-  } else {
-    app.footer(
-        "lfm2_stage doctor looks at the machine instead, lfm2_stage chat is a conversation in the terminal,\n"
-        "lfm2_stage serve a server (--help of each).\n"
-        "Exit codes: 0 done; 1 validation failed; 64 usage; 65 bad input or weights; 66 missing file; 69 no GPU, ranks "
-        "or\n"
-        "memory; 70 bug or GPU fault; 73 output cannot be created; 74 I/O error; 75 stopped by USR1, USR2, TERM or "
-        "INT:\n"
-        "--resume goes on; 76 a rank was lost or timed out.");
-    add_job_options(app, options);
-    add_generation_options(app, options.generation);
-    add_machine_options(app, options, dtype);
-    add_report_options(app, options);
-  }
+  options.command = command.command;
+  command.add_options(app, options, dtype);  // of this command alone: others would take LFM2_WEIGHTS, too
+  std::vector<std::string> words(std::make_reverse_iterator(argv + argc), std::make_reverse_iterator(argv + 1));
+  if (!named) words.emplace_back(kProgram);
   try {
-    const int words = parsed.doctor || options.live() ? 1 : 0;
-    check_option_words(app, argc - words, argv + words);
-    app.parse(argc - words, argv + words);
+    check_option_words(app, named ? argc - 1 : argc, named ? argv + 1 : argv);
+    program.require_subcommand(1)->parse(std::move(words));
     if (dtype != "auto") options.dtype = parse_dtype(dtype);
-    if (options.serve) {
-      options.samples = 1;
-    } else if (options.prompt || options.chat) {
-      options.samples = 1;
+    const bool prompted = options.command == Command::kPrompt;
+    if (prompted || options.command == Command::kChat)
       options.quiet = !options.verbose;  // standard output is the text's
-    } else if (options.samples == 0 && options.input.empty()) {
+    if (prompted || is_live(options.command))
+      options.samples = 1;
+    else if (options.samples == 0 && options.input.empty())
       options.samples = 1024;
-    }
-    if (!parsed.doctor && !options.live())
+    if (prompted || options.command == Command::kRun)
       settle_results([&](const char* option) { return app.count(option) > 0; }, options);
-    options.seed_given = !parsed.doctor && app.count("--seed") > 0;
+    const bool is_job = options.command != Command::kDoctor;
+    options.seed_given = is_job && app.count("--seed") > 0;
     options.generation.sampling.seed = options.seed;
     check_together(options);
-    if (!parsed.doctor) check_files(options);
+    if (is_job) check_files(options);
     parsed.run = true;
   } catch (const CLI::CallForHelp&) {
-    parsed.text = app.help();
+    parsed.text = app.help(&command == &kCommands.front() ? "" : kProgram);
   } catch (const CLI::CallForVersion&) {
     parsed.text = std::string(kVersionText) + "\n";
   } catch (const CLI::ParseError& error) {

@@ -24,6 +24,17 @@ inline bool moves_gpu_memory(TransportChoice transport) {  // and nothing else
   return transport == TransportChoice::kPeer || transport == TransportChoice::kNccl;
 }
 
+// What the command line asks for.
+enum class Command : uint8_t {
+  kRun,     // scores or continues samples; the one command that has no word
+  kPrompt,  // --prompt: continues a text on standard output, instead of an input
+  kChat,    // a conversation on standard input and output, instead of an input
+  kServe,   // requests over HTTP, instead of an input
+  kDoctor   // looks at the machine instead of running a job
+};
+// Whether requests come while the job runs, and text comes and goes with them.
+constexpr bool is_live(Command command) { return command == Command::kChat || command == Command::kServe; }
+
 // --generate and the options that need it.
 struct GenerationOptions {
   SamplingOverrides sampling;  // without max_new the job scores, unless its input says otherwise
@@ -34,15 +45,15 @@ struct GenerationOptions {
 };
 
 struct Options {
+  Command command = Command::kRun;
   std::filesystem::path weights;
-  std::filesystem::path input;        // empty: random samples; "-": lines of JSON from standard input
-  std::optional<std::string> prompt;  // continued on standard output, instead of an input
-  bool chat = false;                  // a conversation on standard input and output, instead of an input
-  std::optional<ServeOptions> serve;  // requests over HTTP, instead of an input
-  std::filesystem::path tokenizer;    // folder of tokenizer and templates; empty: the shards' own
-  std::string generation_config;      // a file, or "none"; empty: the model's own
-  bool strict = false;                // a bad batch line ends the job
-  std::filesystem::path output;       // empty: no results are written
+  std::filesystem::path input;      // empty: random samples; "-": lines of JSON from standard input
+  std::string prompt;               // kPrompt: the text
+  ServeOptions serve;               // kServe
+  std::filesystem::path tokenizer;  // folder of tokenizer and templates; empty: the shards' own
+  std::string generation_config;    // a file, or "none"; empty: the model's own
+  bool strict = false;              // a bad batch line ends the job
+  std::filesystem::path output;     // empty: no results are written
   std::filesystem::path answers;
   std::filesystem::path report, trace;
   double tolerance = 1e-3;
@@ -70,8 +81,6 @@ struct Options {
   double timeout_seconds = 300;
   ProgressMode progress = ProgressMode::kAuto;
   bool quiet = false, verbose = false;
-
-  bool live() const { return chat || serve; }  // requests come while the job runs, and text comes and goes with them
 };
 
 // Rules between options (option_rules.cpp). They are looked at before MPI starts, but for check_kind and
@@ -93,11 +102,10 @@ void check_kind(const Options& options, bool continues);
 // The same in a job whose lines are /v1/embeddings'.
 void check_embeddings(const Options& options);
 
-// What main does next: it runs a job or doctor with `options`, or prints `text` and ends with `exit_code`.
+// What main does next: it runs the command with `options`, or prints `text` and ends with `exit_code`.
 struct ParsedCommandLine {
   Options options;
   bool run = false;
-  bool doctor = false;  // run doctor instead of a job
   int exit_code = 0;
   std::string text;  // help or version for stdout (exit code 0), or one line for stderr
 };

@@ -33,8 +33,8 @@ TEST(OptionsTest, AServerKeepsPrefixesUnlessToldOtherwise) {
   const ParsedCommandLine kept = parse_words({"serve", "--weights", "s"}),
                           computed = parse_words({"serve", "--weights", "s", "--no-prefix-cache"});
   ASSERT_TRUE(kept.run && computed.run) << kept.text << computed.text;
-  EXPECT_TRUE(kept.options.serve->prefix_cache);
-  EXPECT_FALSE(computed.options.serve->prefix_cache);
+  EXPECT_TRUE(kept.options.serve.prefix_cache);
+  EXPECT_FALSE(computed.options.serve.prefix_cache);
   EXPECT_FALSE(parse_words({"--weights", "s", "--no-prefix-cache"}).run);
 }
 
@@ -244,8 +244,8 @@ TEST(OptionsTest, NamesAndPagesOfAServer) {
       serve({"--allowed-host", "lfm2", "--allowed-host", "llm_backend.local", "--cors-origin", "https://app.example",
              "--cors-origin", "http://[::1]:3000", "--cors-origin", "chrome-extension://abc", "--root-path", "/a/b-1"});
   ASSERT_TRUE(parsed.run) << parsed.text;
-  EXPECT_EQ(parsed.options.serve->allowed_hosts, (std::vector<std::string>{"lfm2", "llm_backend.local"}));
-  EXPECT_EQ(parsed.options.serve->cors_origins.size(), 3u);
+  EXPECT_EQ(parsed.options.serve.allowed_hosts, (std::vector<std::string>{"lfm2", "llm_backend.local"}));
+  EXPECT_EQ(parsed.options.serve.cors_origins.size(), 3u);
   const std::pair<const char*, std::vector<const char*>> refused[] = {
       {"--allowed-host", {"", "lfm2:8000", "http://lfm2", "lfm2.", "*", "a,b"}},
       {"--cors-origin",
