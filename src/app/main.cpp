@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <optional>
 #include <system_error>
 #include <thread>
 
@@ -102,16 +103,6 @@ Deadline deadline_of(const char* work, double seconds, const Options& options) {
                   launched_rank() ? fmt::format("lfm2_stage: rank {}: {}: the launcher is gone", rank, work) : "");
 }
 
-// A machine that needs a doctor may hang anywhere.
-Deadline doctors_deadline(const Options& options) {
-  return deadline_of("doctor", max_doctor_seconds(options), options);
-}
-
-Deadline start_deadline(const Options& options) {
-  constexpr double kLeastSeconds = 10;  // a busy machine
-  return deadline_of("start of MPI", std::max(options.timeout_seconds, kLeastSeconds), options);
-}
-
 // All ranks end from inside here, not further out: threads and devices may still be using what the work owns.
 template <class Run, class Discard>
 int run_or_end_all(MpiWorld& world, bool verbose, const Run& run, const Discard& discard) {
@@ -136,8 +127,10 @@ int main(int argc, char** argv) {
       catch_conversation_signals();
     else if (!is_doctor)
       catch_stop_signals();
-    auto deadline =
-        std::make_unique<Deadline>(is_doctor ? doctors_deadline(parsed.options) : start_deadline(parsed.options));
+    // A machine that needs a doctor may hang anywhere; a busy one takes its time.
+    auto deadline = std::make_unique<Deadline>(
+        is_doctor ? deadline_of("doctor", max_doctor_seconds(parsed.options), parsed.options)
+                  : deadline_of("start of MPI", std::max(parsed.options.timeout_seconds, 10.0), parsed.options));
     const bool first_task = is_first_task();
     MpiWorld world(&argc, &argv,
                    {.timeout_seconds = parsed.options.timeout_seconds, .stamps_file = stamps_file(parsed.options)});
@@ -149,13 +142,15 @@ int main(int argc, char** argv) {
     }
     deadline.reset();
     if (runs_alone(world, first_task)) return static_cast<int>(ExitCode::kUnavailable);
-    std::unique_ptr<Job> job;
+    std::optional<JobFrame> job;
+    std::unique_ptr<Workload> workload;
     const auto run = [&] {
-      job = make_job(parsed.options, world, serve::make_serve_job);
-      return job->run();
+      job.emplace(parsed.options, world);
+      workload = make_workload(*job, serve::make_server);
+      return run_job(*job, *workload);
     };
     return run_or_end_all(world, verbose, run, [&] {
-      if (job) job->leave_output();
+      if (job) job->output.reset();
     });
   } catch (...) {  // of what begins before there are ranks
     const Failure failure = describe(std::current_exception(), parsed.options.verbose);

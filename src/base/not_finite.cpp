@@ -20,12 +20,6 @@ OrderedJson as_json(const NotFinite& found) {
   return json;
 }
 
-NotFinite not_finite_from_json(const Json& json) {
-  NotFinite found{.count = json.at("count")};
-  if (found.count > 0) found.first_sample = json.at("first_sample");
-  return found;
-}
-
 std::string not_finite_text(const NotFinite& found) {
   return fmt::format("{} result{} not finite (NaN or infinity), the first of sample {}", found.count,
                      found.count == 1 ? " is" : "s are", found.first_sample);

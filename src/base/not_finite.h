@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/json/json_fwd.h"
+#include "base/words.h"
 
 namespace lfm2 {
 
@@ -17,8 +18,10 @@ struct NotFinite {
   void add(const NotFinite& other);
   bool operator==(const NotFinite&) const = default;
 };
+void for_each_field(MaybeConst<NotFinite> auto& found, const auto& each) {  // see base/words.h
+  each(found.count, found.first_sample);
+}
 OrderedJson as_json(const NotFinite& found);  // {"count", "first_sample"}, which is null where there is none
-NotFinite not_finite_from_json(const Json& json);
 // "7 results are not finite (NaN or infinity), the first of sample 3"
 std::string not_finite_text(const NotFinite& found);
 

@@ -1,5 +1,6 @@
 // Values as 32-bit words of a message. Lists and texts have their lengths before them, 64 bits are two words, and texts
-// are padded to whole words. A type of several values says which by for_each_field(value, each), in its own namespace.
+// are padded to whole words. A type of several values says which by for_each_field(value, each), in its own namespace;
+// each() takes any number of fields.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +41,7 @@ class WordWriter {
       const auto words = std::bit_cast<std::array<int32_t, sizeof(T) / sizeof(int32_t)>>(value);
       words_.insert(words_.end(), words.begin(), words.end());
     } else {
-      for_each_field(value, [this](const auto& field) { add(field); });
+      for_each_field(value, [this](const auto&... fields) { (add(fields), ...); });
     }
   }
   void add(const std::string& text) {
@@ -86,7 +87,7 @@ class WordReader {
       std::ranges::copy(next(words.size()), words.begin());
       value = std::bit_cast<T>(words);
     } else {
-      for_each_field(value, [this](auto& field) { take(field); });
+      for_each_field(value, [this](auto&... fields) { (take(fields), ...); });
     }
   }
   template <class T>

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/words.h"
 #include "comm/fatal_signals.h"
 #include "comm/launch.h"
 #include "comm/watchdog.h"
@@ -47,7 +48,23 @@ class MpiGroup {
   std::vector<std::string> gather(const std::string& text, int root, double timeout_seconds, const char* what) const;
   // Sends a text from rank `from` to rank `to`; both call this. Returns the text that was sent, on rank `to`.
   std::string pass(std::string text, int from, int to, double timeout_seconds, const char* what) const;
-  // The same for values, in place: no rank holds more than what it sends or receives.
+  // The same three for one value that base/words.h can make words of.
+  template <class T>
+  T broadcast_value(const T& value, int root, double timeout_seconds, const char* what) const {
+    return from_bytes<T>(broadcast(to_bytes(value), root, timeout_seconds, what));
+  }
+  template <class T>
+  std::vector<T> gather_values(const T& value, int root, double timeout_seconds, const char* what) const {
+    std::vector<T> values;
+    for (const std::string& bytes : gather(to_bytes(value), root, timeout_seconds, what))
+      values.push_back(from_bytes<T>(bytes));
+    return values;
+  }
+  template <class T>
+  T pass_value(const T& value, int from, int to, double timeout_seconds, const char* what) const {
+    return from_bytes<T>(pass(to_bytes(value), from, to, timeout_seconds, what));
+  }
+  // For many values, in place: no rank holds more than what it sends or receives.
   void pass(void* data, size_t bytes, int from, int to, double timeout_seconds, const char* what) const;
   bool all_ranks(bool value, double timeout_seconds = 0) const;
   bool on_one_host() const;                                     // whether all ranks are on one host; collective

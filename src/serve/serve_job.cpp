@@ -7,7 +7,10 @@
 #include "base/checked_file.h"
 #include "base/standard_streams.h"
 #include "base/stop.h"
+#include "openai/openai_request.h"
 #include "serve/api.h"
+#include "serve/listener.h"
+#include "serve/log_writer.h"
 #include "serve/open_files.h"
 #include "stage/io/output_place.h"
 #include "stage/version.h"
@@ -103,44 +106,66 @@ class ServedRequests : public RequestSource {
   Api api_;
 };
 
-}  // namespace
+class Server : public Traffic {
+ public:
+  explicit Server(const JobFrame& job)
+      : Traffic({.live = true,
+                 .may_be_shortened = true,
+                 .keeps_prefixes = job.options.serve.prefix_cache,
+                 .max_likeliest = RequestLimits{}.max_likeliest,
+                 .times_interval = 1}),
+        job_(job) {}
+  PromptSizes measure(int64_t slots) const override;
+  void before_loading() override;
+  std::unique_ptr<RequestSource> open(int64_t positions) override;
+  std::function<bool()> stop_when() const override;
+  void close() override;
+
+ private:
+  std::string model_name() const;
+  int64_t max_length() const;  // of a prompt and its answer
+
+  const JobFrame& job_;
+  // Of the first rank, from before_loading() on:
+  std::unique_ptr<LogWriter> log_;  // null with --quiet
+  std::unique_ptr<Listener> listener_;
+};
 
 // As many sequences as fit, of any length that the model has.
-GenerationJob::PromptSizes ServeJob::measure_prompts(int64_t slots) const {
+PromptSizes Server::measure(int64_t slots) const {
   const int64_t length = max_length();
-  const int64_t page = std::min(options_.generation.page, length);
-  if (options_.generation.max_sequences == 0) slots = machine_.cuda ? kCudaSequences : kCpuSequences;
-  const int64_t usual = machine_.cuda ? length : std::min(length, kUsualLength);
+  const int64_t page = std::min(job_.options.generation.page, length);
+  if (job_.options.generation.max_sequences == 0) slots = job_.machine.cuda ? kCudaSequences : kCpuSequences;
+  const int64_t usual = job_.machine.cuda ? length : std::min(length, kUsualLength);
   PromptSizes sizes{.tokens = length,
                     .sequences = slots,
                     .new_tokens = length,
                     .longest = length,
                     .page = page,
-                    .counts = 1,
+                    .counts = true,
                     .edits = kMaxEdits,
                     .pages = std::max(pages_for(length, page), slots * pages_for(usual, page)),
-                    .prompt_log_probs = 1,
-                    .hidden = 1};
+                    .prompt_log_probs = true,
+                    .hidden = true};
   return sizes;
 }
 
-int64_t ServeJob::max_length() const {
-  const int64_t most = config().max_positions, asked = options_.serve.max_length;
+int64_t Server::max_length() const {
+  const int64_t most = job_.config().max_positions, asked = job_.options.serve.max_length;
   return asked > 0 ? std::min(asked, most) : most;
 }
 
-std::string ServeJob::model_name() const {
-  if (!options_.serve.model_name.empty()) return options_.serve.model_name;
-  const std::filesystem::path folder = std::filesystem::absolute(options_.weights).lexically_normal();
+std::string Server::model_name() const {
+  if (!job_.options.serve.model_name.empty()) return job_.options.serve.model_name;
+  const std::filesystem::path folder = std::filesystem::absolute(job_.options.weights).lexically_normal();
   return (folder.has_filename() ? folder : folder.parent_path()).filename();
 }
 
 // The port is open while the weights are loaded: whoever looks at /health learns that the server comes.
-void ServeJob::before_loading() {
-  if (!is_first()) return;
-  const ServeOptions& serve = options_.serve;
+void Server::before_loading() {
+  const ServeOptions& serve = job_.options.serve;
   remove_address(serve.address_file);
-  if (!options_.quiet) log_ = std::make_unique<LogWriter>(STDOUT_FILENO);
+  if (!job_.options.quiet) log_ = std::make_unique<LogWriter>(STDOUT_FILENO);
   listener_ =
       std::make_unique<Listener>(ListenerSettings{.host = serve.host,
                                                   .port = static_cast<uint16_t>(serve.port),
@@ -157,28 +182,27 @@ void ServeJob::before_loading() {
   print_line(fmt::format("loading; http://{} answers with 503 meanwhile", listener_->address().text()));
 }
 
-std::unique_ptr<RequestSource> ServeJob::make_requests() const {
-  if (!is_first()) return nullptr;
-  const ServeOptions& serve = options_.serve;
+std::unique_ptr<RequestSource> Server::open(int64_t positions) {
+  const ServeOptions& serve = job_.options.serve;
   ApiSettings settings{.model_name = model_name(),
                        .version = kVersionText,
                        .max_queue = serve.max_queue,
                        .request_timeout = std::chrono::seconds(serve.request_timeout),
-                       .defaults = defaults(std::min(positions(), max_length())),
+                       .defaults = request_defaults(job_, std::min(positions, max_length())),
                        .limits = {.max_requests = std::min(RequestLimits{}.max_requests, serve.max_queue),
-                                  .max_prompt_tokens = std::min(positions(), max_length()),
+                                  .max_prompt_tokens = std::min(positions, max_length()),
                                   .max_edits = kMaxEdits,
                                   .max_inputs = std::min(RequestLimits{}.max_inputs, serve.max_queue)},
-                       .lines = {.vocab = config().vocab,
-                                 .max_positions = config().max_positions,
-                                 .hidden = config().hidden,
-                                 .text = text_.model(),
+                       .lines = {.vocab = job_.config().vocab,
+                                 .max_positions = job_.config().max_positions,
+                                 .hidden = job_.config().hidden,
+                                 .text = job_.text.model(),
                                  .text_error = "the model has no tokenizer: expected token ids, as [1, 2, 3]",
                                  .continues = true},
                        .embeddings = serve.embeddings,
-                       .fresh_seeds = !options_.seed_given,
+                       .fresh_seeds = !job_.options.seed_given,
                        .log_requests = serve.log_requests};
-  if (text_.model() == nullptr) print_line(text_.missing() + "; requests of token ids are answered");
+  if (job_.text.model() == nullptr) print_line(job_.text.missing() + "; requests of token ids are answered");
   auto requests = std::make_unique<ServedRequests>(std::move(settings), *listener_);
   if (stop_requested()) return requests;  // during the loading: nobody is called any more
   write_address(serve.address_file, listener_->address());
@@ -187,10 +211,10 @@ std::unique_ptr<RequestSource> ServeJob::make_requests() const {
 }
 
 // Asked to end, the server lets its requests run for some time. The first stage decides for all.
-std::function<bool()> ServeJob::stop_when() const {
-  if (!is_first()) return [] { return false; };
+std::function<bool()> Server::stop_when() const {
+  if (!job_.is_first()) return [] { return false; };
   using Clock = std::chrono::steady_clock;
-  return [seconds = std::chrono::seconds(options_.serve.drain_seconds),
+  return [seconds = std::chrono::seconds(job_.options.serve.drain_seconds),
           asked = std::optional<Clock::time_point>()]() mutable {
     if (!stop_requested()) return false;
     if (!asked) asked = Clock::now();
@@ -198,19 +222,13 @@ std::function<bool()> ServeJob::stop_when() const {
   };
 }
 
-void ServeJob::end_runs() {
+void Server::close() {
   listener_.reset();
   log_.reset();  // with what it holds back: the end table comes behind it
 }
 
-// A server that was asked to end has done so, whatever it did not come to: there is nothing to resume.
-ExitCode ServeJob::finish_stopped() {
-  world_.barrier(load_timeout(), "stopped");
-  return ExitCode::kOk;
-}
+}  // namespace
 
-std::unique_ptr<Job> make_serve_job(const Options& options, MpiWorld& world, JobText text) {
-  return std::make_unique<ServeJob>(options, world, std::move(text));
-}
+std::unique_ptr<Traffic> make_server(const JobFrame& job) { return std::make_unique<Server>(job); }
 
 }  // namespace lfm2::serve

@@ -42,6 +42,7 @@ ALLOWED = {
     "stage/io": KERNELS + ["openai", "stage/hdf5", "stage/model", "stage/io/lines", "stage/io/samples", "text"],  # results need no shards
     "stage/pipeline": KERNELS + ["comm", "stage/model"],
     "stage/scoring": KERNELS + ["comm", "stage/model", "stage/io", "stage/io/samples", "stage/pipeline"],
+    "stage/scoring/planning": KERNELS + ["comm", "stage/model", "stage/io", "stage/io/samples", "stage/pipeline", "stage/scoring"],
     # Scoring and generation never include each other.
     "stage/generation": KERNELS + ["comm", "openai", "stage/model", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "text"],
 }
@@ -57,7 +58,7 @@ ALLOWED |= {
 }
 # The transport knows no model, no MPI and no OpenAI.
 ALLOWED["serve/http"] = BASE
-STAGE = ["openai", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "stage/scoring",
+STAGE = ["openai", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "stage/scoring", "stage/scoring/planning",
          "stage/generation", "text"]
 # Over scoring and generation, whose figures it puts together.
 ALLOWED["stage/report"] = KERNELS + ["comm", *STAGE]

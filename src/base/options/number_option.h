@@ -83,6 +83,13 @@ CLI::Option* add_number(CLI::App& app, const std::string& name, Target& target, 
   return option->check(CLI::Validator(check, range.help()))->type_name(std::integral<T> ? "N" : "X");
 }
 
+// The same with the target's value as the default that --help shows.
+template <class T>
+CLI::Option* add_setting(CLI::App& app, const std::string& name, T& target, const std::string& description,
+                         std::type_identity_t<T> least, std::type_identity_t<T> most) {
+  return add_number(app, name, target, description, least, most)->capture_default_str();
+}
+
 // Adds an option that takes a list: 7,6,6,5 or, unless the caller says expected(1), 7 6 6 5.
 template <class T>
 CLI::Option* add_numbers(CLI::App& app, const std::string& name, std::vector<T>& target, const std::string& description,

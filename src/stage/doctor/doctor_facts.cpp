@@ -16,7 +16,6 @@
 #include "stage/hdf5/h5.h"
 #include "stage/io/partial_file.h"
 #include "stage/job/backend_choice.h"
-#include "stage/job/gpu_limits.h"
 #include "stage/job/session.h"
 #include "stage/scoring/plan.h"
 #include "stage/version.h"

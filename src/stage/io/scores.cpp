@@ -102,15 +102,6 @@ OrderedJson as_json(const ScoreSums& sums) {
           {"squares", parts(sums.squares)}};
 }
 
-ScoreSums scores_from_json(const Json& json) {
-  const auto sum = [](const Json& parts) { return OrderFreeSum(parts.at(0), parts.at(1)); };
-  return {.tokens = json.at("tokens"),
-          .likeliest = json.at("likeliest"),
-          .not_finite = json.at("not_finite"),
-          .log_probs = sum(json.at("log_probs")),
-          .squares = sum(json.at("squares"))};
-}
-
 void ScoreCounter::take(const ResultRows& rows) {
   for (size_t row = 0; row < static_cast<size_t>(rows.count); ++row)
     sums_.add(rows.log_probs[row], rows.likeliest[row] != 0);

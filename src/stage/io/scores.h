@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/json/json_fwd.h"
+#include "base/words.h"
 #include "stage/io/results.h"
 
 namespace lfm2 {
@@ -34,6 +35,9 @@ class OrderFreeSum {
   int64_t whole() const { return whole_; }
   uint64_t parts() const { return parts_; }  // below 2^32, each 2^-32
   bool operator==(const OrderFreeSum&) const = default;
+  friend void for_each_field(MaybeConst<OrderFreeSum> auto& sum, const auto& each) {  // see base/words.h
+    each(sum.whole_, sum.parts_);
+  }
 
  private:
   int64_t whole_ = 0;
@@ -50,10 +54,11 @@ struct ScoreSums {
   void add(const ScoreSums& other);
   bool operator==(const ScoreSums&) const = default;
 };
+void for_each_field(MaybeConst<ScoreSums> auto& sums, const auto& each) {  // see base/words.h
+  each(sums.tokens, sums.likeliest, sums.not_finite, sums.log_probs, sums.squares);
+}
 
-// The sums without any loss, for messages to other ranks.
-OrderedJson as_json(const ScoreSums& sums);
-ScoreSums scores_from_json(const Json& json);
+OrderedJson as_json(const ScoreSums& sums);  // without any loss
 
 // exp(-Σ log-probability / units), with its standard error: that of the sum, with the tokens as independent draws,
 // carried through the exponential. NaN where a log-probability is no number; the error also for a single token.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/words.h"
 #include "stage/io/results.h"
 
 namespace lfm2 {
@@ -19,6 +20,10 @@ struct Verdict {
   bool of_scores = false;  // --score: a row is a scored token, and there is no divergence
   bool valid() const { return rows > 0 && largest_difference <= tolerance; }
 };
+void for_each_field(MaybeConst<Verdict> auto& verdict, const auto& each) {  // see base/words.h
+  each(verdict.rows, verdict.top1_equal, verdict.largest_difference, verdict.mean_kl, verdict.tolerance,
+       verdict.of_scores);
+}
 
 // Reference logits by row; or the log-probability of a scored token, and 1 where it is the likeliest, else 0.
 class Answers {

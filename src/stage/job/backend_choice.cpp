@@ -9,6 +9,7 @@
 #include "comm/mpi_channel.h"
 #include "comm/staged_channel.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cuda/common/limits.h"
 #if LFM2_HAS_CUDA
 #include "comm/gpu/nccl_channel.h"
 #include "comm/gpu/peer_channel.h"
@@ -21,11 +22,8 @@ namespace {
 
 // Which ranks share a device, from the name of each one's. Collective.
 DeviceLayout shared_layout(const MpiWorld& world, const std::string& name) {
-  DeviceLayout layout = device_layout(world.gather(name, 0, kStartTimeout, "devices"));
-  if (world.all_ranks(layout.device_of.empty())) return layout;
-  layout.device_of.resize(static_cast<size_t>(world.size()));
-  world.broadcast(layout.device_of.data(), layout.device_of.size() * sizeof(int), 0, kStartTimeout, "devices");
-  return layout;
+  const std::vector<std::string> names = world.gather(name, 0, kStartTimeout, "devices");
+  return device_layout(world.broadcast_value(names, 0, kStartTimeout, "devices"));
 }
 
 Machine cpu_machine(const Options& options, const MpiWorld& world, int64_t at_once) {
@@ -153,6 +151,34 @@ Machine choose_machine(const Options& options, const MpiWorld& world, int64_t at
                 "--device cuda: this program was built without CUDA, expected --device cpu or auto");
 #endif
   return cpu_machine(options, world, at_once);
+}
+
+std::string gpu_refusal(const ModelConfig& config) {
+  struct Limit {
+    bool applies;  // whether the model has layers that the limit is about
+    std::string_view key;
+    int64_t found, max;
+  };
+  const auto has = [&](LayerType type) {
+    return std::find(config.layer_types.begin(), config.layer_types.end(), type) != config.layer_types.end();
+  };
+  const bool attends = has(LayerType::kAttention), convolves = has(LayerType::kConv);
+  const Limit limits[] = {
+      {attends, "hidden_size / num_attention_heads", config.head_dim, kMaxHeadDim},
+      {attends, "num_attention_heads / num_key_value_heads", config.heads / config.kv_heads, kMaxQueriesPerKey},
+      {attends, "num_key_value_heads", config.kv_heads, kMaxKeyHeads},
+      {convolves, "hidden_size", config.hidden, kMaxConvChannels},
+      {config.dense_layers < config.layers, "num_experts", config.experts, kMaxExperts}};
+  for (const Limit& limit : limits)
+    if (limit.applies && limit.found > limit.max)
+      return fmt::format("{} is {}, expected at most {} on GPUs: --device cpu computes this model", limit.key,
+                         limit.found, limit.max);
+  return "";
+}
+
+void expect_gpu_computes(const ModelConfig& config, const std::string& what) {
+  const std::string refusal = gpu_refusal(config);
+  if (!refusal.empty()) throw Error(ExitCode::kUnavailable, what + ": " + refusal);
 }
 
 std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, const ChannelShape& shape) {

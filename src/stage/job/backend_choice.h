@@ -11,6 +11,7 @@
 #include "comm/mpi_world.h"
 #include "kernels/backend.h"
 #include "stage/job/options.h"
+#include "stage/model/model_config.h"
 
 namespace lfm2 {
 
@@ -59,6 +60,12 @@ void in_turns(const MpiWorld& world, const DeviceLayout& layout, double timeout_
 
 // The name of MPI as the transport of GPU memory: over device buffers, or staged and why (mpi_staging_reason()).
 std::string mpi_transport_name(const std::string& staging_reason);
+
+// A text that names the first key that is beyond the limits of the kernels, its value and the limit. Empty where the
+// GPU backend can compute the model.
+std::string gpu_refusal(const ModelConfig& config);
+// Error(kUnavailable) with that text where it is not empty. `what` names the model.
+void expect_gpu_computes(const ModelConfig& config, const std::string& what);
 
 // Makes the channel of this rank; null for a single stage.
 std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, const ChannelShape& shape);

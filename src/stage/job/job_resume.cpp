@@ -1,5 +1,4 @@
-// The part of Job that goes on with an earlier run: it finds out which samples are finished already, and whether that
-// was the same job.
+// Finds out which samples an earlier run has finished, and whether that was the same job.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -8,7 +7,6 @@
 
 #include "base/json/json.h"
 #include "base/standard_streams.h"
-#include "base/stop.h"
 #include "stage/job/job.h"
 #include "stage/report/end_table.h"
 #include "stage/version.h"
@@ -85,171 +83,173 @@ void say_what_is_not_made(const Options& options) {
                     fmt::join(files, ", ")));
 }
 
-}  // namespace
-
 // The identity of the job, made on rank 0, which has the input: everything that the results depend on, and nothing
 // else.
-std::string Job::identity(const std::vector<std::string>& machines) const {
+std::string identity_of(const JobFrame& job, const Workload& workload, const std::vector<std::string>& machines) {
   const std::set<std::string> kinds(machines.begin(), machines.end());
   Checksum input;
-  const Samples& all = samples_->all();
+  const Samples& all = job.samples->all();
   input.add(std::as_bytes(std::span<const int32_t>(all.ids)));
   for (int64_t sample = 0; sample < all.count(); ++sample) {
     const int64_t length = all.offsets.length(sample);
     input.add(std::as_bytes(std::span(&length, 1)));
   }
-  if (options_.output.extension() != ".bin")
-    for (size_t first = 0; first < samples_->names().size(); first += SampleNames::kPiece)
-      input.add(std::as_bytes(std::span<const char>(samples_->names().lines(first))));
-  Json job{{"input", fmt::format("{} samples, {} tokens, {}", all.count(), all.offsets.back(), input.hex())},
-           {"weights", shards_->split_id()},
-           {"--dtype", lfm2::name(compute_)},
-           {"--device", fmt::format("{}", fmt::join(kinds, " and "))},
-           {"--output", options_.output.extension().string()},
-           {"--logits", name(options_.results.positions)},
-           {"--top-logprobs", options_.results.top_k},
-           {"version", kVersionText},
-           {"bits", kBits}};
-  if (machine_.cuda) job["--fp32"] = options_.plain_fp32 ? "simt" : "auto";
-  add_to_identity(job);
-  return json_text(job);
+  if (job.options.output.extension() != ".bin")
+    for (size_t first = 0; first < job.samples->names().size(); first += SampleNames::kPiece)
+      input.add(std::as_bytes(std::span<const char>(job.samples->names().lines(first))));
+  Json identity{{"input", fmt::format("{} samples, {} tokens, {}", all.count(), all.offsets.back(), input.hex())},
+                {"weights", job.shards->split_id()},
+                {"--dtype", lfm2::name(job.compute)},
+                {"--device", fmt::format("{}", fmt::join(kinds, " and "))},
+                {"--output", job.options.output.extension().string()},
+                {"--logits", name(job.options.results.positions)},
+                {"--top-logprobs", job.options.results.top_k},
+                {"version", kVersionText},
+                {"bits", kBits}};
+  if (job.machine.cuda) identity["--fp32"] = job.options.plain_fp32 ? "simt" : "auto";
+  workload.add_to_identity(identity);
+  return json_text(identity);
 }
 
 // Opens what an earlier run has left of the output, on the rank that makes it, and keeps it locked until this run ends.
 // Without --resume this is an error, so that nothing finished is overwritten unasked.
-void Job::open_unfinished_output() {
-  std::optional<Unfinished> begun = find_unfinished(options_.output, samples_->size().samples);
+void open_unfinished_output(JobFrame& job, Workload& workload) {
+  std::optional<Unfinished> begun = find_unfinished(job.options.output, job.samples->size().samples);
   if (!begun) return;
-  const std::filesystem::path journal = journal_path(options_.output);
-  if (!options_.resume) {
+  const std::filesystem::path journal = journal_path(job.options.output);
+  if (!job.options.resume) {
     int64_t count = 0;
     leave_out_impossible(begun->content, std::numeric_limits<int64_t>::max());
     for (const JournalRecord& record : begun->content.records) count += record.count;
     throw Error(
         ExitCode::kCantCreate,
         fmt::format("{}: {} of {} samples of an earlier run are finished: expected --resume, or the file removed",
-                    journal.string(), count, samples_->size().samples));
+                    journal.string(), count, job.samples->size().samples));
   }
-  expect_same_job(journal, job_of(begun->content, journal), parse_json(identity_, "identity of the job"));
-  resume_output_file(*begun);
+  expect_same_job(journal, job_of(begun->content, journal), parse_json(job.identity, "identity of the job"));
+  workload.resume(*begun);
   for (const JournalRecord& record : begun->content.records) {
-    FinishedRanges& ranges = kept_.ranges;
+    FinishedRanges& ranges = job.kept.ranges;
     if (!ranges.empty() && ranges.back().first + ranges.back().second == record.first)
       ranges.back().second += record.count;
     else
       ranges.emplace_back(record.first, record.count);
-    kept_.results.add(record.results);
-    kept_.samples += record.count;
+    job.kept.results.add(record.results);
+    job.kept.samples += record.count;
   }
 }
 
-bool Job::Kept::holds(int64_t sample) const {
+}  // namespace
+
+bool Kept::holds(int64_t sample) const {
   const auto behind = std::upper_bound(ranges.begin(), ranges.end(), sample,
                                        [](int64_t at, const auto& range) { return at < range.first; });
   return behind != ranges.begin() && sample < std::prev(behind)->first + std::prev(behind)->second;
 }
 
-// Compares the job with the one that is to be resumed, and leaves out the samples that are finished. Collective.
-void Job::leave_out_finished() {
-  if (options_.output.empty()) return;
+void leave_out_finished(JobFrame& job, Workload& workload) {
+  if (job.options.output.empty()) return;
   const std::vector<std::string> machines =
-      world_.gather(kind_of_machine(machine_.backend->description()), 0, load_timeout(), "machines");
-  identity_ = world_.broadcast(world_.rank() == 0 ? identity(machines) : "", 0, load_timeout(), "what the job is");
-  if (!makes_output()) samples_->forget_names();
-  if (makes_output()) open_unfinished_output();
-  if (!options_.resume) return;
+      job.world.gather(kind_of_machine(job.machine.backend->description()), 0, job.load_timeout(), "machines");
+  job.identity = job.world.broadcast(job.world.rank() == 0 ? identity_of(job, workload, machines) : "", 0,
+                                     job.load_timeout(), "what the job is");
+  if (!job.makes_output()) job.samples->forget_names();
+  if (job.makes_output()) open_unfinished_output(job, workload);
+  if (!job.options.resume) return;
   std::optional<FinishedMark> mark;
-  if (makes_output()) mark = find_finished(options_.output, identity_);  // in any case: it refuses a file of others
-  if (mark && kept_.ranges.empty()) {
-    kept_.mark = std::move(mark);
-    kept_.samples = samples_->size().samples;
-    kept_.ranges = {{0, kept_.samples}};
+  if (job.makes_output())
+    mark = find_finished(job.options.output, job.identity);  // in any case: it refuses a file of others
+  if (mark && job.kept.ranges.empty()) {
+    job.kept.mark = std::move(mark);
+    job.kept.samples = job.samples->size().samples;
+    job.kept.ranges = {{0, job.kept.samples}};
   }
-  FinishedRanges finished = kept_.ranges;
-  uint64_t count = finished.size();
-  const int writer = pipeline_ranks_->size() - 1;
-  world_.broadcast(&count, sizeof count, writer, load_timeout(), "finished samples");
-  finished.resize(count);
-  world_.broadcast(finished.data(), count * sizeof(FinishedRanges::value_type), writer, load_timeout(),
-                   "finished samples");
-  samples_->leave_out(finished);
+  const int writer = job.pipeline.size() - 1;
+  job.samples->leave_out(job.world.broadcast_value(job.kept.ranges, writer, job.load_timeout(), "finished samples"));
 }
 
-// Ends a job of which an earlier run has finished all samples: the output only needs its final name, so no weights are
-// loaded. Collective.
-ExitCode Job::finish_without_run() {
-  if (world_.rank() == 0) say_what_is_not_made(options_);
-  const int writer = pipeline_ranks_->size() - 1;
-  int32_t valid = 1;
+ExitCode finish_without_run(JobFrame& job, Workload& workload) {
+  if (job.world.rank() == 0) say_what_is_not_made(job.options);
+  const int writer = job.pipeline.size() - 1;
+  bool valid = true;
   JobReport report;
-  if (world_.rank() == 0) report.scored_words = samples_->all().scored_words;  // the writer does not know the texts
-  if (writer > 0 && (world_.rank() == 0 || world_.rank() == writer))
-    world_.pass(&report.scored_words, sizeof report.scored_words, 0, writer, load_timeout(), "words");
-  if (makes_output()) {
-    if (!kept_.mark) {
-      report.verdict = verdict_of_kept();
-      report.scores = scores_of_kept();
-      report.results_xxh3 = kept_.results.hex();
-      if (const SampleOffsets* bytes = samples_->scored_bytes()) report.scored_bytes = bytes->back();
-      if (output() != nullptr) output()->commit();
-      if (report.verdict) valid = report.verdict->valid() ? 1 : 0;
-      if (valid != 0) mark_finished(found_text(report));
+  if (job.world.rank() == 0)
+    report.scored_words = job.samples->all().scored_words;  // the writer does not know the texts
+  if (writer > 0 && (job.world.rank() == 0 || job.world.rank() == writer))
+    report.scored_words = job.world.pass_value(report.scored_words, 0, writer, job.load_timeout(), "words");
+  if (job.makes_output()) {
+    if (!job.kept.mark) {
+      workload.add_kept(report);
+      report.results_xxh3 = job.kept.results.hex();
+      if (const SampleOffsets* bytes = job.samples->scored_bytes()) report.scored_bytes = bytes->back();
+      if (job.output) job.output->commit();
+      if (report.verdict) valid = report.verdict->valid();
+      if (valid) mark_finished(job, found_text(report));
     }
-    if (!options_.quiet)
-      print_results(fmt::format("{}: all {} samples were finished before, {}", options_.output.string(), kept_.samples,
-                                kept_.mark ? kept_.mark->found : found_text(report)));
+    if (!job.options.quiet)
+      print_results(fmt::format("{}: all {} samples were finished before, {}", job.options.output.string(),
+                                job.kept.samples, job.kept.mark ? job.kept.mark->found : found_text(report)));
   }
-  world_.broadcast(&valid, sizeof valid, writer, load_timeout(), "verdict");
-  return valid != 0 ? ExitCode::kOk : ExitCode::kInvalid;
+  valid = job.world.broadcast_value(valid, writer, job.load_timeout(), "verdict");
+  return valid ? ExitCode::kOk : ExitCode::kInvalid;
 }
 
-// With --resume, on the rank that made the output. The output is whole whether or not this can be written.
-void Job::mark_finished(const std::string& found) const {
-  if (!options_.resume || !makes_output()) return;
+void mark_finished(const JobFrame& job, const std::string& found) {
+  if (!job.options.resume || !job.makes_output()) return;
   try {
-    write_finished_mark(options_.output, {identity_, found});
+    write_finished_mark(job.options.output, {job.identity, found});
   } catch (const Error& error) {
-    lfm2::say(fmt::format("lfm2_stage: {}: --resume will compute {} again", error.what(), options_.output.string()));
+    say(fmt::format("lfm2_stage: {}: --resume will compute {} again", error.what(), job.options.output.string()));
   }
 }
 
-bool Job::is_stopped_before_loading() {
-  runs_.stopped = world_.smallest(stop_requested() ? 0 : 1, load_timeout()) == 0;
-  return runs_.stopped;
+void say_not_finite(const JobFrame& job, const NotFinite& found) {
+  if (found.count == 0) return;
+  const std::string cause = job.compute == DType::kF32
+                                ? "far too large"
+                                : fmt::format("too large for {}: try --dtype fp32", lfm2::name(job.compute));
+  say(fmt::format("lfm2_stage: {}: weights in {} are not finite, or {}", not_finite_text(found),
+                  job.options.weights.string(), cause));
 }
+
+namespace {
 
 // How many samples of the whole job have their results, on rank 0. Collective.
-int64_t Job::count_finished() {
-  const int64_t mine = is_last() ? kept_.samples + runs_.handed_out : 0;
+int64_t count_finished(const JobFrame& job, int64_t finished_here) {
+  const int64_t mine = job.is_last() ? job.kept.samples + finished_here : 0;
   int64_t finished = 0;
-  for (const std::string& text : world_.gather(std::to_string(mine), 0, load_timeout(), "finished samples"))
-    finished += std::stoll(text);
+  for (const int64_t of_rank : job.world.gather_values(mine, 0, job.load_timeout(), "finished samples"))
+    finished += of_rank;
   return finished;
 }
 
-// Before an output gets its name. Error(kSoftware) on rank 0. Collective.
-void Job::expect_all_samples() {
-  if (is_live(options_.command) || options_.results.positions == Positions::kNone) return;
-  const int64_t finished = count_finished(), samples = samples_->size().samples;
-  if (world_.rank() == 0 && finished != samples)
+}  // namespace
+
+void expect_all_samples(const JobFrame& job, int64_t finished_here) {
+  if (is_live(job.options.command) || job.options.results.positions == Positions::kNone) return;
+  const int64_t finished = count_finished(job, finished_here), samples = job.samples->size().samples;
+  if (job.world.rank() == 0 && finished != samples)
     throw Error(ExitCode::kSoftware, fmt::format("{} samples were finished, expected {}", finished, samples));
 }
 
-// Ends a job that a signal has stopped. All ranks have come here between two micro-batches or steps. Collective.
-ExitCode Job::finish_stopped() {
-  if (output() != nullptr) output()->keep();
-  const int64_t finished = count_finished();
-  NotFinite found;
-  for (const std::string& part :
-       world_.gather(json_text(as_json(not_finite())), 0, load_timeout(), "results not finite"))
-    found.add(not_finite_from_json(parse_json(part, "results not finite")));
-  say_not_finite(found);
-  if (world_.rank() == 0)
-    lfm2::say(
-        fmt::format("lfm2_stage: stopped at {} of {} samples; {}", finished, samples_->size().samples,
-                    options_.output.empty() || options_.benchmark ? "nothing was written" : "resume with --resume"));
-  world_.barrier(load_timeout(), "stopped");
-  return ExitCode::kStopped;
+ExitCode finish_stopped(JobFrame& job, const Workload& workload, int64_t finished_here) {
+  // A server that was asked to end has done so, whatever it did not come to: there is nothing to resume.
+  const bool serves = job.options.command == Command::kServe;
+  if (job.output) job.output->keep();
+  if (!serves) {
+    const int64_t finished = count_finished(job, finished_here);
+    NotFinite found;
+    for (const NotFinite& part :
+         job.world.gather_values(workload.figures().stage.not_finite, 0, job.load_timeout(), "results not finite"))
+      found.add(part);
+    say_not_finite(job, found);
+    if (job.world.rank() == 0)
+      say(fmt::format(
+          "lfm2_stage: stopped at {} of {} samples; {}", finished, job.samples->size().samples,
+          job.options.output.empty() || job.options.benchmark ? "nothing was written" : "resume with --resume"));
+  }
+  job.world.barrier(job.load_timeout(), "stopped");
+  return serves ? ExitCode::kOk : ExitCode::kStopped;
 }
 
 }  // namespace lfm2

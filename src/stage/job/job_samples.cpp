@@ -2,9 +2,7 @@
 #include "stage/job/job_samples.h"
 
 #include <algorithm>
-#include <cstring>
 
-#include "base/json/json.h"
 #include "stage/scoring/plan.h"
 
 namespace lfm2 {
@@ -39,9 +37,8 @@ void keep_ids(TokenIds& ids, const SampleOffsets& all, const SampleNumbers& numb
 
 JobSamples::JobSamples(const MpiWorld& world, Samples all, Distribution distribution)
     : world_(world), distribution_(std::move(distribution)), samples_(std::move(all)) {
-  size_ = samples_.offsets.job_size();
-  world_.broadcast(&size_, sizeof size_, 0, distribution_.timeout_seconds, "size of the job");
-  left_ = size_;
+  left_ = size_ =
+      world_.broadcast_value(samples_.offsets.job_size(), 0, distribution_.timeout_seconds, "size of the job");
   for (const int rank : distribution_.listing_ranks)
     if (rank != 0) pass_offsets(rank, {0, size_.samples}, offsets_left(), listed_);
   scored_bytes_ = std::exchange(samples_.scored_bytes, {});
@@ -66,42 +63,44 @@ void JobSamples::pass_offsets(int to, SampleRange range, const SampleOffsets& fr
   if (world_.rank() == to) into = SampleOffsets::from_bytes(bytes);
 }
 
-void JobSamples::pass_names() {
+// Rank 0 sends the naming rank a long list in pieces, which are small beside it. An empty piece is the last.
+template <class Piece, class Make, class Add>
+void JobSamples::pass_pieces(const char* what, const Make& make, const Add& add) {
   const int writer = distribution_.naming_rank;
-  names_ = std::exchange(samples_.names, {});
   const bool sends = world_.rank() == 0, receives = world_.rank() == writer;
   if (writer <= 0 || (!sends && !receives)) return;
-  bool more = true;
-  for (size_t next = 0; more; next += SampleNames::kPiece) {
-    std::string lines = sends ? names_.lines(next) : "";
-    if (sends) more = !lines.empty();
-    lines = world_.pass(std::move(lines), 0, writer, distribution_.timeout_seconds, "sample ids");
-    if (!receives) continue;
-    more = !lines.empty();
-    names_.add_lines(lines);
+  for (size_t number = 0;; ++number) {
+    const Piece piece =
+        world_.pass_value(sends ? make(number) : Piece(), 0, writer, distribution_.timeout_seconds, what);
+    if (piece.empty()) return;
+    if (receives) add(piece);
   }
 }
 
+void JobSamples::pass_names() {
+  names_ = std::exchange(samples_.names, {});
+  pass_pieces<std::string>(
+      "sample ids", [&](size_t piece) { return names_.lines(piece * SampleNames::kPiece); },
+      [&](const std::string& lines) { names_.add_lines(lines); });
+}
+
 void JobSamples::pass_errors() {
-  const int writer = distribution_.naming_rank;
   errors_ = std::exchange(samples_.errors, {});
-  const bool sends = world_.rank() == 0, receives = world_.rank() == writer;
-  if (writer <= 0 || (!sends && !receives)) return;
+  using Errors = std::vector<std::pair<int64_t, std::string>>;
   constexpr size_t kPiece = 4096;
-  bool more = true;
-  for (size_t next = 0; more; next += kPiece) {
-    Json list = Json::array();
-    if (sends)
-      for (size_t at = next; at < std::min(next + kPiece, errors_.size()); ++at)
-        list.push_back({errors_.sample(at), errors_.text(at)});
-    const std::string text = world_.pass(json_text(list), 0, writer, distribution_.timeout_seconds, "errors of lines");
-    if (receives) {
-      list = parse_json(text, "errors of lines");
-      for (const Json& one : list) errors_.push_back(one[0], one[1].get<std::string>());
-    }
-    more = !list.empty();
-    errors_.rest();
-  }
+  pass_pieces<Errors>(
+      "errors of lines",
+      [&](size_t piece) {
+        Errors errors;
+        for (size_t at = piece * kPiece; at < std::min((piece + 1) * kPiece, errors_.size()); ++at)
+          errors.emplace_back(errors_.sample(at), errors_.text(at));
+        errors_.rest();
+        return errors;
+      },
+      [&](const Errors& errors) {
+        for (const auto& [sample, text] : errors) errors_.push_back(sample, text);
+        errors_.rest();
+      });
 }
 
 void JobSamples::pass_embeddings() {
@@ -120,12 +119,8 @@ void JobSamples::pass_rules(int to, SampleRange range) {
     const int64_t begin = numbers_[range.first], last = numbers_[range.first + range.count - 1];
     words = samples_.rules.to_words(begin, last + 1 - begin);
   }
-  std::string bytes(reinterpret_cast<const char*>(words.data()), words.size() * sizeof(int32_t));
-  bytes = world_.pass(std::move(bytes), 0, to, distribution_.timeout_seconds, "rules of the samples");
-  if (world_.rank() != to || bytes.empty()) return;
-  words.resize(bytes.size() / sizeof(int32_t));
-  std::memcpy(words.data(), bytes.data(), bytes.size());
-  samples_.rules = RuleTable::from_words(words);
+  words = world_.pass_value(words, 0, to, distribution_.timeout_seconds, "rules of the samples");
+  if (world_.rank() == to && !words.empty()) samples_.rules = RuleTable::from_words(words);
 }
 
 void JobSamples::leave_out(const FinishedRanges& finished) {
@@ -151,8 +146,7 @@ void JobSamples::leave_out(const FinishedRanges& finished) {
 
 void JobSamples::share() {
   const double timeout = distribution_.timeout_seconds;
-  left_ = samples_.offsets.job_size();
-  world_.broadcast(&left_, sizeof left_, 0, timeout, "samples left");
+  left_ = world_.broadcast_value(samples_.offsets.job_size(), 0, timeout, "samples left");
   const int pipelines = world_.size() / distribution_.stages;
   shares_.resize(static_cast<size_t>(pipelines));
   if (world_.rank() == 0)
@@ -165,7 +159,7 @@ void JobSamples::share() {
           .tokens = end - begin,
           .first_scored = distribution_.scores ? samples_.scored[samples.first] : 0};
     }
-  world_.broadcast(shares_.data(), shares_.size() * sizeof(Share), 0, timeout, "shares of the pipelines");
+  shares_ = world_.broadcast_value(shares_, 0, timeout, "shares of the pipelines");
   if (world_.rank() % distribution_.stages == 0) samples_.numbers = numbers_.part(own_share().samples);
   for (int pipeline = 1; pipeline < pipelines; ++pipeline) {
     const int first = pipeline * distribution_.stages;

@@ -20,6 +20,9 @@ struct Share {
   int64_t first_token = 0, tokens = 0;
   int64_t first_scored = 0;  // --score: scored tokens of the shares in front of it
 };
+void for_each_field(MaybeConst<Share> auto& share, const auto& each) {  // see base/words.h
+  each(share.samples.first, share.samples.count, share.first_token, share.tokens, share.first_scored);
+}
 
 using FinishedRanges = std::vector<std::pair<int64_t, int64_t>>;  // first sample and count, ascending
 
@@ -83,6 +86,8 @@ class JobSamples {
   bool lists(int rank) const;
   void pass_offsets(int to, SampleRange range, const SampleOffsets& from, SampleOffsets& into);
   void pass_rules(int to, SampleRange range);  // of first stages: how their samples are to be continued
+  template <class Piece, class Make, class Add>
+  void pass_pieces(const char* what, const Make& make, const Add& add);
   void pass_names();
   void pass_errors();
   void pass_embeddings();

@@ -1,5 +1,7 @@
 #include "stage/job/job_text.h"
 
+#include <tuple>
+
 #include "base/json/json.h"
 #include "base/stop.h"
 #include "openai/request_line.h"
@@ -38,7 +40,6 @@ void pulse_while_reading(MpiWorld& world) {
 JobText::JobText(const Options& options, MpiWorld& world)
     : options_(options), world_(world), writer_(ranks_of_a_pipeline(world.size(), options.replicas) - 1) {
   world.watchdog().enter({.phase = Phase::kRead});
-  int32_t continues = 0, embeds = 0;
   if (world.rank() == 0) {
     if (is_input_of_lines(options.input))
       lines_ = std::make_unique<LineReader>(options.input, [&world] { pulse_while_reading(world); });
@@ -46,21 +47,16 @@ JobText::JobText(const Options& options, MpiWorld& world)
     const bool asks =
         lines_ && extension_of_lines(options.input) != ".txt" && !known.value_or(false) && !options.results.score;
     const std::string_view deciding = asks || (lines_ && !known) ? deciding_line(lines_->peek()) : std::string_view();
-    embeds = asks && is_embeddings_line(deciding);
-    if (embeds == 0) continues = known ? *known : is_continued(deciding);
+    embeds_ = asks && is_embeddings_line(deciding);
+    continues_ = !embeds_ && (known ? *known : is_continued(deciding));
   }
   const double timeout = kDiskFactor * options.timeout_seconds;
-  world.broadcast(&continues, sizeof continues, 0, timeout, "kind of job");
-  world.broadcast(&embeds, sizeof embeds, 0, timeout, "kind of lines");
-  continues_ = continues != 0;
-  embeds_ = embeds != 0;
+  std::tie(continues_, embeds_) = world.broadcast_value(std::pair(continues_, embeds_), 0, timeout, "kind of job");
   if (embeds_)
     check_embeddings(options);
   else
     check_kind(options, continues_);
-  int64_t now = world.rank() == writer_ ? static_cast<int64_t>(time_of_job()) : 0;
-  world.broadcast(&now, sizeof now, writer_, timeout, "time of the job");
-  now_ = static_cast<std::time_t>(now);
+  now_ = world.broadcast_value(world.rank() == writer_ ? time_of_job() : 0, writer_, timeout, "time of the job");
 }
 
 std::time_t JobText::time_of_job() const {

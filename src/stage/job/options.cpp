@@ -44,7 +44,7 @@ CLI::Option* add_weights(CLI::App& app, Options& options) {
 void add_sample_sizes(CLI::App& app, Options& options) {
   add_number(app, "--samples", options.samples, "Number of random samples (1024), or only the first N of the input", 1,
              kMaxCount);
-  add_number(app, "--length", options.length, "Tokens in each random sample", 1, kMaxCount)->capture_default_str();
+  add_setting(app, "--length", options.length, "Tokens in each random sample", 1, kMaxCount);
 }
 
 void add_text_options(CLI::App& app, Options& options) {
@@ -78,9 +78,8 @@ void add_hidden(CLI::App& app, Options& options) {
 }
 
 void add_seed(CLI::App& app, Options& options) {
-  add_number(app, "--seed", options.seed, "Seed of the random samples, and of drawing tokens", 0,
-             std::numeric_limits<uint64_t>::max())
-      ->capture_default_str();
+  add_setting(app, "--seed", options.seed, "Seed of the random samples, and of drawing tokens", 0,
+              std::numeric_limits<uint64_t>::max());
 }
 
 CLI::Option* add_output(CLI::App& app, Options& options) {
@@ -132,9 +131,8 @@ void add_sample_options(CLI::App& app, Options& options) {
          "Reference logits (.bin or .h5), or with --score scores (.h5), to compare with: VALID or INVALID (exit "
          "code 1)")
       ->type_name("FILE");
-  add_number(app, "--tolerance", options.tolerance, "Largest difference that is VALID", 0,
-             std::numeric_limits<double>::max())
-      ->capture_default_str();
+  add_setting(app, "--tolerance", options.tolerance, "Largest difference that is VALID", 0,
+              std::numeric_limits<double>::max());
 }
 
 // An option that sets a field of the rule, and whose default is the rule's own.
@@ -177,13 +175,11 @@ void add_generation_options(CLI::App& app, Options& options) {
     app.add_flag("--ignore-eos", generation.ignore_eos, "No token ends a text: all become equally long")
         ->excludes("--eos");
   if (options.command != Command::kChat)
-    add_number(app, "--max-sequences", generation.max_sequences, "Sequences generated at a time; 0: chosen", 0,
-               kMaxCount)
-        ->capture_default_str();
-  add_number(app, "--prefill-chunk", generation.prompt_tokens, "Tokens of prompts in one step; 0: chosen", 0, kMaxCount)
-      ->capture_default_str();
-  add_number(app, "--cache-page", generation.page, "Positions in one page of the key-value cache", 1, 1 << 20)
-      ->capture_default_str();
+    add_setting(app, "--max-sequences", generation.max_sequences, "Sequences generated at a time; 0: chosen", 0,
+                kMaxCount);
+  add_setting(app, "--prefill-chunk", generation.prompt_tokens, "Tokens of prompts in one step; 0: chosen", 0,
+              kMaxCount);
+  add_setting(app, "--cache-page", generation.page, "Positions in one page of the key-value cache", 1, 1 << 20);
 }
 
 void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
@@ -215,17 +211,14 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->transform(one_of(transports))
       ->type_name("TRANSPORT")
       ->default_str("auto");
-  if (!live)
-    add_number(app, "--micro-batch", options.micro_batch, "Samples per micro-batch; 0: chosen", 0, kMaxCount)
-        ->capture_default_str();
-  add_number(
+  if (!live) add_setting(app, "--micro-batch", options.micro_batch, "Samples per micro-batch; 0: chosen", 0, kMaxCount);
+  add_setting(
       app, "--virtual-stages", options.virtual_stages,
       "For scoring: pieces of layers of each rank; micro-batches go round the ranks V times, and the pipeline fills "
       "and drains V times faster; 0: chosen",
       0, kMaxCount)
       ->type_name("V")
-      ->group(live ? "" : "Options")  // taken to be refused with its reason
-      ->capture_default_str();
+      ->group(live ? "" : "Options");  // taken to be refused with its reason
   add_numbers(app, "--layers", options.layer_counts,
               "Layers of each stage, as in 7,6,6,5 or, cut between token mixer and feed-forward, 6.5,6,6,5.5; or of V "
               "times as many virtual stages; default equal",
@@ -234,13 +227,11 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
     app.add_flag("--balance", options.balance, "Layers cut so that the stages of this job take equally long")
         ->excludes("--layers");
   if (!live)
-    add_number(app, "--replicas", options.replicas,
-               "Pipelines side by side that share the samples; ranks = replicas x stages", 1, 65536)
-        ->type_name("R")
-        ->capture_default_str();
-  add_number(app, "--threads", options.threads,
-             "Threads per rank on the CPU; 0: the processors, divided by the ranks that compute at a time", 0, 4096)
-      ->capture_default_str();
+    add_setting(app, "--replicas", options.replicas,
+                "Pipelines side by side that share the samples; ranks = replicas x stages", 1, 65536)
+        ->type_name("R");
+  add_setting(app, "--threads", options.threads,
+              "Threads per rank on the CPU; 0: the processors, divided by the ranks that compute at a time", 0, 4096);
   app.add_option("--simd", options.simd,
                  "Instructions on the CPU: auto (the best there are), amx, avx512bf16, avx512, avx2 or portable; the "
                  "same for all ranks gives the same bits on unequal processors (amx, and avx512bf16 in bf16, have bits "
@@ -248,11 +239,11 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->check(CLI::IsMember({"auto", "amx", "avx512bf16", "avx512", "avx2", "portable"}))
       ->type_name("NAME")
       ->capture_default_str();
-  add_number(app, "--timeout", options.timeout_seconds,
-             "Seconds without progress of a rank that end the run (ten times as many while it reads, loads or writes); "
-             "0: never",
-             0.0, 1e9)
-      ->capture_default_str();
+  add_setting(
+      app, "--timeout", options.timeout_seconds,
+      "Seconds without progress of a rank that end the run (ten times as many while it reads, loads or writes); "
+      "0: never",
+      0.0, 1e9);
 }
 
 // doctor takes the options that decide which rank computes what, and on which device.
@@ -271,10 +262,8 @@ void add_doctor_options(CLI::App& app, Options& options, std::string& dtype) {
 
 void add_report_options(CLI::App& app, Options& options) {
   auto* benchmark = app.add_flag("--benchmark", options.benchmark, "Repeat the job and report median and spread");
-  add_number(app, "--warmup", options.warmup, "Runs before those that count", 0, 1000000)
-      ->needs(benchmark)
-      ->capture_default_str();
-  add_number(app, "--repeat", options.repeat, "Runs that count", 1, 1000000)->needs(benchmark)->capture_default_str();
+  add_setting(app, "--warmup", options.warmup, "Runs before those that count", 0, 1000000)->needs(benchmark);
+  add_setting(app, "--repeat", options.repeat, "Runs that count", 1, 1000000)->needs(benchmark);
   app.add_option("--report", options.report, "Everything the end table says, as JSON")->type_name("FILE.json");
   app.add_option("--trace", options.trace, "A timeline of all ranks for Perfetto: what ran when, by micro-batch")
       ->type_name("FILE.json");
@@ -325,10 +314,8 @@ constexpr std::array<CommandWords, 4> kCommands = {
       "lfm2_stage doctor looks at the machine instead, lfm2_stage chat is a conversation in the terminal,\n"
       "lfm2_stage serve a server (--help of each).\n"
       "Exit codes: 0 done; 1 validation failed; 64 usage; 65 bad input or weights; 66 missing file; 69 no GPU, ranks "
-      "or\n"
-      "memory; 70 bug or GPU fault; 73 output cannot be created; 74 I/O error; 75 stopped by USR1, USR2, TERM or "
-      "INT:\n"
-      "--resume goes on; 76 a rank was lost or timed out.",
+      "or\nmemory; 70 bug or GPU fault; 73 output cannot be created; 74 I/O error; 75 stopped by USR1, USR2, TERM or "
+      "INT:\n--resume goes on; 76 a rank was lost or timed out.",
       add_job_options},
      {Command::kDoctor, "doctor",
       "Looks at the machine that a run would use, and says what is wrong and what to do.\n"

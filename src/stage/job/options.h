@@ -13,7 +13,11 @@
 #include "kernels/ops.h"
 #include "openai/sampling_overrides.h"
 #include "stage/io/results.h"
-#include "stage/job/serve_options.h"
+#include "stage/model/hidden.h"
+
+namespace CLI {
+class App;
+}
 
 namespace lfm2 {
 
@@ -42,6 +46,23 @@ struct GenerationOptions {
   int64_t prompt_tokens = 0;  // tokens of prompts in one step; 0: chosen
   int64_t max_sequences = 0;  // sequences at a time; 0: chosen
   int64_t page = 256;         // positions in a page of the cache
+};
+
+struct ServeOptions {
+  std::string host = "127.0.0.1";
+  int64_t port = 8000;                 // 0: any free one
+  std::filesystem::path address_file;  // the address is written there; empty: nowhere
+  std::filesystem::path api_key_file;  // keys, one a line; empty: none is asked for
+  std::vector<std::string> allowed_hosts, cors_origins;
+  std::string root_path;     // "" or "/prefix"
+  std::string model_name;    // empty: the last part of --weights
+  int64_t max_queue = 1024;  // requests that wait
+  int64_t max_body = int64_t{16} << 20;
+  int64_t max_length = 0;             // tokens of a prompt and its answer; 0: as many as the model has positions
+  Hidden embeddings = Hidden::kMean;  // what the embeddings of texts are made of: kMean or kLast
+  bool prefix_cache = true;
+  int64_t request_timeout = 600, drain_seconds = 30;  // seconds
+  bool log_requests = false;
 };
 
 struct Options {
@@ -110,6 +131,7 @@ struct ParsedCommandLine {
   std::string text;  // help or version for stdout (exit code 0), or one line for stderr
 };
 
+void add_serve_options(CLI::App& app, ServeOptions& options);  // serve_options.cpp
 ParsedCommandLine parse_command_line(int argc, const char* const* argv);
 
 }  // namespace lfm2

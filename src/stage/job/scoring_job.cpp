@@ -6,33 +6,19 @@
 
 #include "base/json/json.h"
 #include "base/stop.h"
-#include "stage/scoring/cost_model.h"
 
 namespace lfm2 {
 
-void ScoringJob::leave_output() {
-  if (scorer_) scorer_->stop_results();
-  output_.reset();
-}
-
-// Whether the rank hands out results that cannot be placed, or makes an output that cannot be made, without knowing
-// where each sample begins.
-bool ScoringJob::lists_offsets(int rank) const {
-  const int stages = pipeline_ranks_->size();
-  const bool hands_out = (rank + 1) % stages == 0, makes_file = rank + 1 == stages;
-  return hands_out && (needs_offsets(makes_file ? options_.output : "", options_.results) || !options_.answers.empty());
-}
-
 void ScoringJob::add_to_identity(Json& identity) const {
-  const Samples& all = samples_->all();
-  const ResultKind& results = options_.results;
+  const Samples& all = job_.samples->all();
+  const ResultKind& results = job_.options.results;
   if (results.hidden != Hidden::kNone) {
     identity["--hidden"] = positions_name(results);
     identity["--after-layer"] = results.after_layer;
   }
   if (results.embeddings) {  // lines may differ in how their inputs are cut and answered
     identity["lines"] = all.source;
-    if (const std::string tokenizer = text_.checksum(); !tokenizer.empty()) identity["tokenizer"] = tokenizer;
+    if (const std::string tokenizer = job_.text.checksum(); !tokenizer.empty()) identity["tokenizer"] = tokenizer;
   }
   if (!results.score) return;
   Checksum scored;
@@ -41,325 +27,316 @@ void ScoringJob::add_to_identity(Json& identity) const {
     scored.add(std::as_bytes(std::span(&tokens, 1)));
   }
   identity["--score"] = fmt::format("{} tokens, {}", all.scored.back(), scored.hex());
-  identity["--stride"] = options_.stride;
-  if (const std::string tokenizer = text_.checksum(); !tokenizer.empty()) identity["tokenizer"] = tokenizer;
+  identity["--stride"] = job_.options.stride;
+  if (const std::string tokenizer = job_.text.checksum(); !tokenizer.empty()) identity["tokenizer"] = tokenizer;
 }
 
-JobOutput& ScoringJob::resume_output_file(Unfinished& begun) {
-  output_ = resume_output(options_.output, output_job(), begun);
-  return *output_;
+void ScoringJob::resume(Unfinished& begun) {
+  output_ = job_.own(resume_output(job_.options.output, job_.output_job(), begun));
 }
 
 // Nothing is loaded yet, so what is chosen here goes by one layer of each kind.
-void ScoringJob::plan() {
-  const int64_t stages = pipeline_ranks_->size();
-  const PipelineJob job =
-      pipeline_job(samples_->left().tokens / options_.replicas, machine_.cuda ? kMaxMeasuredTarget : kMaxCpuTarget);
-  if (stages > 1 && (options_.virtual_stages == 0 || options_.balance)) {
+JobPlan ScoringJob::plan() {
+  const int64_t stages = job_.pipeline.size();
+  const PipelineJob job = pipeline_job(job_.samples->left().tokens / job_.options.replicas,
+                                       job_.machine.cuda ? kMaxMeasuredTarget : kMaxCpuTarget);
+  if (stages > 1 && (job_.options.virtual_stages == 0 || job_.options.balance)) {
     const BlockCosts costs = block_costs();
     std::pair<std::vector<int64_t>, int64_t> chosen;  // the blocks at which pieces end, and the target tokens
-    if (is_first()) {                                 // hosts of different processors might not find the same
-      const PipelineChoice choice = options_.virtual_stages == 0
-                                        ? choose_pipeline(costs, job)
-                                        : choose_micro_batch(costs, job, options_.virtual_stages, true);
+    if (job_.is_first()) {                            // hosts of different processors might not find the same
+      const PipelineChoice choice = choose(costs, job);
       for (const LayerRange& range : choice.cut) chosen.first.push_back(end_block(range));
       chosen.second = choice.target_tokens;
     }
-    chosen = from_bytes<decltype(chosen)>(pipeline_ranks_->broadcast(to_bytes(chosen), 0, load_timeout(), "cut"));
-    cut_ = cut_at_blocks(chosen.first);
-    say("cut by what layers cost: " + layers_text(pieces()));
+    chosen = job_.pipeline.broadcast_value(chosen, 0, job_.load_timeout(), "cut");
+    const std::vector<LayerRange> cut = cut_at_blocks(chosen.first);
+    job_.say("cut by what layers cost: " + layers_text(job_.pieces(cut)));
     choose_plan(chosen.second);
-    return;
+    return sizes_of(cut);
   }
-  cut_ = given_partition(config().layers, stages, options_.layer_counts, std::max<int64_t>(1, options_.virtual_stages));
-  choose_plan(choose_target_tokens(job.tokens, shape(), machine_.cuda ? kMaxCudaTarget : kMaxCpuTarget));
+  const std::vector<LayerRange> cut = given_partition(job_.config().layers, stages, job_.options.layer_counts,
+                                                      std::max<int64_t>(1, job_.options.virtual_stages));
+  choose_plan(choose_target_tokens(job.tokens, job_.shape(cut), job_.machine.cuda ? kMaxCudaTarget : kMaxCpuTarget));
+  return sizes_of(cut);
 }
 
 void ScoringJob::choose_plan(int64_t target_tokens) {
-  if (is_first()) {
-    const Samples& own = samples_->own_samples();
-    const SampleRange range = samples_->own_range();
-    if (options_.stride > 0 && !windows_ && any_longer(own.offsets, range, config().max_positions))
-      windows_ = cut_windows(own, range, config().max_positions, options_.stride);
+  if (job_.is_first()) {
+    const Samples& own = job_.samples->own_samples();
+    const SampleRange range = job_.samples->own_range();
+    if (job_.options.stride > 0 && !windows_ && any_longer(own.offsets, range, job_.config().max_positions))
+      windows_ = cut_windows(own, range, job_.config().max_positions, job_.options.stride);
     const MicroBatches::Size size = micro_batch_size(target_tokens);
-    if (options_.results.embeddings)
+    if (job_.options.results.embeddings)
       micro_batches_.emplace(own.input_tokens, own.ids, SampleRange{0, own.input_tokens.samples()}, size);
     else if (windows_)
       micro_batches_.emplace(windows_->offsets, windows_->ids, SampleRange{0, windows_->offsets.samples()}, size,
                              &windows_->scored);
     else
-      micro_batches_.emplace(own.offsets, own.ids, range, size, options_.results.score ? &own.scored : nullptr);
+      micro_batches_.emplace(own.offsets, own.ids, range, size, job_.options.results.score ? &own.scored : nullptr);
     plan_ = micro_batches_->plan();
-    plan_.first_sample = samples_->own_share().samples.first;
-    plan_.first_token = samples_->own_share().first_token;
-    plan_.first_scored = samples_->own_share().first_scored;
+    plan_.first_sample = job_.samples->own_share().samples.first;
+    plan_.first_token = job_.samples->own_share().first_token;
+    plan_.first_scored = job_.samples->own_share().first_scored;
   }
-  plan_ = from_bytes<BatchPlan>(pipeline_ranks_->broadcast(to_bytes(plan_), 0, load_timeout(), "plan"));
+  plan_ = job_.pipeline.broadcast_value(plan_, 0, job_.load_timeout(), "plan");
 }
 
 // Where one rank has all layers, there is nothing to win by parts. The last part of a sample must hold its tail.
 MicroBatches::Size ScoringJob::micro_batch_size(int64_t tokens) const {
-  const int64_t smallest_part = std::max(machine_.cuda ? kMinCudaPart : kMinCpuPart, tail_length(config()));
-  return {.samples = options_.micro_batch,
+  const int64_t smallest_part = std::max(job_.machine.cuda ? kMinCudaPart : kMinCpuPart, tail_length(job_.config()));
+  return {.samples = job_.options.micro_batch,
           .tokens = tokens,
-          .smallest_part = pipeline_ranks_->size() == 1 ? 0 : smallest_part,
-          .part = machine_.cuda ? 0 : kMaxCpuPart,
-          .growth = machine_.cuda ? estimate_part_growth(config(), compute_, options_.results.of_last_positions()) : 0};
+          .smallest_part = job_.pipeline.size() == 1 ? 0 : smallest_part,
+          .part = job_.machine.cuda ? 0 : kMaxCpuPart,
+          .growth = job_.machine.cuda
+                        ? estimate_part_growth(job_.config(), job_.compute, job_.options.results.of_last_positions())
+                        : 0};
 }
 
 PipelineJob ScoringJob::pipeline_job(int64_t tokens, int64_t max_target) const {
-  return {.stages = pipeline_ranks_->size(),
+  return {.stages = job_.pipeline.size(),
           .tokens = tokens,
           .length = mean_length(),
           .size = micro_batch_size(max_target),
           .result_bytes = result_bytes(),
-          .pipelines_on_host = pipelines_on_host(),
-          .result_threads = result_thread_count(),
-          .devices = machine_.devices.of_ranks(static_cast<int>(replica()) * pipeline_ranks_->size(),
-                                               pipeline_ranks_->size())};
+          .pipelines_on_host = job_.pipelines_on_host(),
+          .result_threads = job_.result_thread_count(),
+          .devices = job_.machine.devices.of_ranks(static_cast<int>(job_.replica()) * job_.pipeline.size(),
+                                                   job_.pipeline.size()),
+          .pieces = job_.options.virtual_stages};
 }
 
 // Bytes of the results of a token, as there are few or many tokens for each row of them.
 double ScoringJob::result_bytes() const {
-  const ResultKind& results = options_.results;
+  const ResultKind& results = job_.options.results;
   if (results.positions == Positions::kNone && results.hidden == Hidden::kNone) return 0;
   const auto rows = results.of_last_positions() ? 1 / static_cast<double>(mean_length()) : 1.0;
   if (results.hidden != Hidden::kNone)
-    return rows * static_cast<double>(config().hidden) * static_cast<double>(size_bytes(compute_));
+    return rows * static_cast<double>(job_.config().hidden) * static_cast<double>(size_bytes(job_.compute));
   if (results.columns() > 0) return rows * static_cast<double>(results.columns()) * (sizeof(int32_t) + sizeof(float));
-  return rows * static_cast<double>(config().vocab) * sizeof(float);
+  return rows * static_cast<double>(job_.config().vocab) * sizeof(float);
 }
 
 // The largest micro-batch, in tokens, that leaves half of the device's free memory to transfers, caches and others.
-int64_t ScoringJob::largest_target() const {
-  const auto buffers = static_cast<uint64_t>(Schedule::most_buffers(shape(), plan_.micro_batches));
-  int64_t tokens = max_measured_target(compute_, options_.results, mean_length());
+int64_t ScoringJob::largest_target(const std::vector<LayerRange>& cut) const {
+  const auto buffers = static_cast<uint64_t>(Schedule::most_buffers(job_.shape(cut), plan_.micro_batches));
+  int64_t tokens = max_measured_target(job_.compute, job_.options.results, mean_length());
   const auto fits = [&] {
-    const StageMemory cost = stage_memory(*shards_, pieces(), compute_, tokens, plan_.max_rows(options_.results));
-    return 2 * (cost.total_bytes(buffers) - cost.weight_bytes) <= machine_.backend->free_bytes();
+    const StageMemory cost =
+        stage_memory(*job_.shards, job_.pieces(cut), job_.compute, tokens, plan_.max_rows(job_.options.results));
+    return 2 * (cost.total_bytes(buffers) - cost.weight_bytes) <= job_.machine.backend->free_bytes();
   };
   while (tokens > kMaxCudaTarget && !fits()) tokens /= 2;
   return tokens;
 }
 
-int64_t ScoringJob::mean_length() const { return std::min(samples_->mean_length(), config().max_positions); }
+int64_t ScoringJob::mean_length() const { return std::min(job_.samples->mean_length(), job_.config().max_positions); }
 
 StageTime ScoringJob::transfer_cost() const {
-  return estimate_transfer(config(), compute_, machine_.transport == Transport::kPeer ? kPeerLink : kNcclLink);
+  return estimate_transfer(job_.config(), job_.compute,
+                           job_.machine.transport == Transport::kPeer ? kPeerLink : kNcclLink);
 }
 
 BlockCosts ScoringJob::block_costs() {
-  const ResultKind& results = options_.results;
+  const ResultKind& results = job_.options.results;
   const auto length = static_cast<double>(mean_length());
   const double kept =
-      results.of_last_positions() ? std::min(length, static_cast<double>(tail_length(config()))) / length : 0;
+      results.of_last_positions() ? std::min(length, static_cast<double>(tail_length(job_.config()))) / length : 0;
   const bool logits = results.positions != Positions::kNone && results.hidden == Hidden::kNone;
-  const MeasuredBlocks measured = time_blocks(
-      *shards_, machine_, world_, compute_, timed_samples(),
-      machine_.cuda ? TimedSizes{} : TimedSizes{.small = kMinCpuPart, .large = kMaxCpuTarget}, load_timeout());
-  for (const int64_t block : block_kinds(config()).examples) {
+  const BlockCosts measured = time_blocks(
+      *job_.shards, job_.machine, job_.world, job_.compute, timed_samples(),
+      job_.machine.cuda ? TimedSizes{} : TimedSizes{.small = kMinCpuPart, .large = kMaxCpuTarget}, job_.load_timeout());
+  for (const int64_t block : block_kinds(job_.config()).examples) {
     const StageTime& time = measured.blocks[static_cast<size_t>(block)];
-    say(fmt::format("n tokens take {:.4f} + n {:.6f} ms in the {} of layer {}", time.fixed * 1e3, time.per_token * 1e3,
-                    block % kBlocksOfLayer == 0 ? "token mixer" : "feed-forward", block / kBlocksOfLayer));
+    job_.say(fmt::format("n tokens take {:.4f} + n {:.6f} ms in the {} of layer {}", time.fixed * 1e3,
+                         time.per_token * 1e3, block % kBlocksOfLayer == 0 ? "token mixer" : "feed-forward",
+                         block / kBlocksOfLayer));
   }
-  say(fmt::format("n rows take {:.4f} + n {:.6f} ms in the LM head", measured.head.fixed * 1e3,
-                  measured.head.per_token * 1e3));
+  job_.say(fmt::format("n rows take {:.4f} + n {:.6f} ms in the LM head", measured.head.fixed * 1e3,
+                       measured.head.per_token * 1e3));
   const double rows = !logits ? 0 : results.of_last_positions() ? 1 / length : 1;
-  BlockCosts costs = measured_costs(config(), compute_, kept, rows, measured.blocks, measured.head);
+  BlockCosts costs = measured_costs(job_.config(), job_.compute, kept, rows, measured);
   costs.transfer = transfer_cost();
   // Of samples that go in parts, the head reads its weights for the last part alone.
-  if (rows < 1 && mean_length() > (machine_.cuda ? kMaxCudaTarget : kMaxCpuTarget))
+  if (rows < 1 && mean_length() > (job_.machine.cuda ? kMaxCudaTarget : kMaxCpuTarget))
     costs.head = {.fixed = 0, .per_token = costs.head.per_token + rows * costs.head.fixed};
   return costs;
 }
 
-Job::Portion ScoringJob::portion() const {
+JobPlan ScoringJob::sizes_of(const std::vector<LayerRange>& cut) const {
   uint64_t cache_bytes = 0;
   if (plan_.longest_in_parts > 0) {
     const CacheShape caches = shape_of_caches(plan_.longest_in_parts);
-    for (const LayerRange& piece : pieces())
-      cache_bytes += static_cast<uint64_t>(caches.pages) * page_bytes(config(), piece, compute_, caches) +
-                     slot_bytes(config(), piece);
+    for (const LayerRange& piece : job_.pieces(cut))
+      cache_bytes += static_cast<uint64_t>(caches.pages) * page_bytes(job_.config(), piece, job_.compute, caches) +
+                     slot_bytes(job_.config(), piece);
   }
-  const int buffers = Schedule(shape(), pipeline_ranks_->rank(), plan_.micro_batches).buffers();
-  const BufferExtras extras = buffer_extras(config(), pieces(), plan_, options_.results);
-  return {.tokens = plan_.max_tokens,
-          .rows = plan_.max_rows(options_.results),
+  const int buffers = Schedule(job_.shape(cut), job_.pipeline.rank(), plan_.micro_batches).buffers();
+  const BufferExtras extras = buffer_extras(job_.config(), job_.pieces(cut), plan_, job_.options.results);
+  return {.cut = cut,
+          .tokens = plan_.max_tokens,
+          .rows = plan_.max_rows(job_.options.results),
           .buffers = buffers,
-          .job_bytes = cache_bytes + static_cast<uint64_t>(buffers) * extras.bytes(config(), compute_) +
+          .job_bytes = cache_bytes + static_cast<uint64_t>(buffers) * extras.bytes(job_.config(), job_.compute) +
                        (micro_batches_ ? micro_batches_->memory_bytes() : 0),
           .options = "--micro-batch"};
 }
 
 TimedSamples ScoringJob::timed_samples() const {
-  return {.length = mean_length(), .last_positions = options_.results.of_last_positions()};
+  return {.length = mean_length(), .last_positions = job_.options.results.of_last_positions()};
 }
 
 // The share of the work of layers behind the last attention that the tails need, as it is estimated.
 double ScoringJob::tail_share(LayerRange layers) const {
-  const int64_t length = mean_length(), tail = tail_length(config());
-  const std::vector<double> all = estimate_block_seconds(config(), compute_, kMaxCudaTarget, 0);
-  const std::vector<double> cut = estimate_block_seconds(
-      config(), compute_, kMaxCudaTarget, std::max<int64_t>(1, kMaxCudaTarget / length * std::min(length, tail)));
+  const int64_t length = mean_length(), tail = tail_length(job_.config());
+  const std::vector<double> all = estimate_block_seconds(job_.config(), job_.compute, kMaxCudaTarget, 0);
+  const std::vector<double> cut =
+      estimate_block_seconds(job_.config(), job_.compute, kMaxCudaTarget,
+                             std::max<int64_t>(1, kMaxCudaTarget / length * std::min(length, tail)));
   const auto sum = [&](const std::vector<double>& seconds) {
     return std::accumulate(seconds.begin() + first_block(layers), seconds.begin() + end_block(layers), 0.0);
   };
   return sum(cut) / sum(all);
 }
 
-void ScoringJob::measure_and_replan() {
-  std::pair mine{largest_target(), std::vector<StageTime>()};  // the most tokens of a micro-batch, and of each piece
-  in_turns(world_, machine_.devices, load_timeout(), [&] {
-    for (const Stage& piece : session_->pieces()) {
-      StageTime time = measure_stage_time(*machine_.backend, piece, compute_, timed_samples());
-      if (options_.results.of_last_positions() && gets_tails(config(), piece.layers())) {
+void ScoringJob::measure_and_replan(const std::vector<LayerRange>& cut) {
+  std::pair mine{largest_target(cut), std::vector<StageTime>()};  // the most tokens of a micro-batch, and of each piece
+  in_turns(job_.world, job_.machine.devices, job_.load_timeout(), [&] {
+    for (const Stage& piece : job_.session->pieces()) {
+      StageTime time = measure_stage_time(*job_.machine.backend, piece, job_.compute, timed_samples());
+      if (job_.options.results.of_last_positions() && gets_tails(job_.config(), piece.layers())) {
         const double share = tail_share(piece.layers());
         time = {.fixed = share * time.fixed, .per_token = share * time.per_token};
       }
-      say(fmt::format("a micro-batch of n tokens takes {:.3f} + n {:.6f} ms in layers {}", time.fixed * 1e3,
-                      time.per_token * 1e3, layers_text({piece.layers()})));
+      job_.say(fmt::format("a micro-batch of n tokens takes {:.3f} + n {:.6f} ms in layers {}", time.fixed * 1e3,
+                           time.per_token * 1e3, layers_text({piece.layers()})));
       mine.second.push_back(time);
     }
   });
-  PipelineJob job = pipeline_job(plan_.tokens, largest_target());
-  PipelineCosts costs{.shape = shape(),
-                      .virtual_stages = std::vector<StageTime>(cut_.size()),
+  PipelineJob job = pipeline_job(plan_.tokens, mine.first);
+  PipelineCosts costs{.shape = job_.shape(cut),
+                      .virtual_stages = std::vector<StageTime>(cut.size()),
                       .transfer = transfer_cost(),
                       .devices = job.devices};
   int64_t stage = 0;
-  for (const std::string& line : pipeline_ranks_->gather(to_bytes(mine), 0, options_.timeout_seconds, "speeds")) {
+  for (const auto& [largest, pieces] : job_.pipeline.gather_values(mine, 0, job_.options.timeout_seconds, "speeds")) {
     int64_t at = stage++;
-    const auto [largest, pieces] = from_bytes<decltype(mine)>(line);
     job.size.tokens = std::min(job.size.tokens, largest);
     for (const StageTime& piece : pieces) {
       costs.virtual_stages[static_cast<size_t>(at)] = piece;
       at += costs.shape.stages;
     }
   }
-  int64_t target = 0;
-  LateParts late;
-  if (is_first()) {
-    target = best_target_tokens(costs, job);
-    if (const std::optional<LateChoice> in_parts = late_parts(costs, job)) {
-      target = in_parts->target_tokens;
-      late = in_parts->parts;
-    }
-  }
-  choose_plan(target);
-  plan_.late = late;
+  if (costs.shape.virtual_stages() == 1 && job_.options.results.of_last_positions())
+    costs.layer_shares = estimate_layer_shares(job_.config(), job_.compute, job.length);
+  PipelineChoice choice;
+  if (job_.is_first()) choice = choose(costs, job);
+  choose_plan(choice.target_tokens);
+  plan_.late = choice.late;
 }
 
-// Nothing where there are several stages, or more rows of results than samples.
-std::optional<LateChoice> ScoringJob::late_parts(const PipelineCosts& costs, const PipelineJob& job) const {
-  const int64_t attention = last_attention_layer(config()), tokens = kMaxCudaTarget;
-  if (costs.shape.virtual_stages() > 1 || !options_.results.of_last_positions() || attention < 1) return {};
-  const int64_t kept = std::max<int64_t>(1, tokens / job.length) * std::min(job.length, tail_length(config()));
-  const std::vector<double> blocks = estimate_block_seconds(config(), compute_, tokens, kept);
-  const double all = std::accumulate(blocks.begin(), blocks.end(), 0.0);
-  std::vector<double> layers(static_cast<size_t>(config().layers));
-  for (size_t block = 0; block < blocks.size(); ++block) layers[block / kBlocksOfLayer] += blocks[block] / all;
-  return choose_late_parts(costs, job, layers, attention);
-}
-
-void ScoringJob::open() {
-  if (machine_.cuda && options_.micro_batch == 0) measure_and_replan();
-  say(fmt::format(
-      "layers {}, {} micro-batches of up to {} tokens{}", layers_text(pieces()), plan_.micro_batches, plan_.max_tokens,
-      plan_.late.samples == 0 ? ""
-                              : fmt::format(", {} samples of the last one behind the others from layer {} on",
-                                            plan_.late.samples, plan_.late.layer)));
-  const StageLinks links = session_->links(Schedule::most_buffers(shape(), plan_.micro_batches));
-  scorer_.emplace(links, plan_, compute_, options_.results, !options_.trace.empty());
+void ScoringJob::open(const JobPlan& plan) {
+  if (job_.machine.cuda && job_.options.micro_batch == 0) measure_and_replan(plan.cut);
+  job_.say(fmt::format("layers {}, {} micro-batches of up to {} tokens{}", layers_text(job_.pieces(plan.cut)),
+                       plan_.micro_batches, plan_.max_tokens,
+                       plan_.late.samples == 0
+                           ? ""
+                           : fmt::format(", {} samples of the last one behind the others from layer {} on",
+                                         plan_.late.samples, plan_.late.layer)));
+  const StageLinks links = job_.session->links(Schedule::most_buffers(job_.shape(plan.cut), plan_.micro_batches));
+  scorer_.emplace(links, plan_, job_.compute, job_.options.results, !job_.options.trace.empty());
   open_answers();
   open_output();
 }
 
 void ScoringJob::open_answers() {
-  if (!is_last() || options_.answers.empty()) return;
-  const SampleOffsets& offsets = samples_->offsets();
-  validation_.emplace(options_.results.score
-                          ? open_score_answers(options_.answers, offsets.back())
-                          : lfm2::open_answers(options_.answers, options_.results.positions, offsets, config().vocab),
-                      config().vocab, options_.tolerance);
+  if (!job_.is_last() || job_.options.answers.empty()) return;
+  const SampleOffsets& offsets = job_.samples->offsets();
+  validation_.emplace(
+      job_.options.results.score
+          ? open_score_answers(job_.options.answers, offsets.back())
+          : lfm2::open_answers(job_.options.answers, job_.options.results.positions, offsets, job_.config().vocab),
+      job_.config().vocab, job_.options.tolerance);
 }
 
 // Opens the output. The first replica makes the file, and the others join it and write their rows into it. Collective.
 void ScoringJob::open_output() {
-  if (options_.output.empty()) return;
-  if (makes_output() && !output_) output_ = create_output(options_.output, output_job());
-  if (options_.replicas == 1) return;
-  const std::string shared = world_.broadcast(makes_output() ? output_->shared() : "", pipeline_ranks_->size() - 1,
-                                              options_.timeout_seconds, "output file");
-  if (is_last() && !makes_output()) output_ = join_output(options_.output, shared, output_job());
-  const bool one_page_cache = world_.all_ranks(!output_ || output_->has_page_cache_of(shared));
+  if (job_.options.output.empty()) return;
+  if (job_.makes_output() && !output_) output_ = job_.own(create_output(job_.options.output, job_.output_job()));
+  if (job_.options.replicas == 1) return;
+  const std::string shared =
+      job_.world.broadcast(job_.makes_output() ? output_->shared() : "", job_.pipeline.size() - 1,
+                           job_.options.timeout_seconds, "output file");
+  if (job_.is_last() && !job_.makes_output())
+    output_ = job_.own(join_output(job_.options.output, shared, job_.output_job()));
+  const bool one_page_cache = job_.world.all_ranks(!output_ || output_->has_page_cache_of(shared));
   if (output_) output_->write_with_others(first_rows_of_replicas(), one_page_cache);
 }
 
 std::vector<int64_t> ScoringJob::first_rows_of_replicas() const {
   std::vector<int64_t> rows;
-  for (int64_t replica = 0; replica < options_.replicas; ++replica) {
-    const int64_t sample = samples_->numbers()[samples_->share_of(replica).samples.first];
-    rows.push_back(options_.results.positions == Positions::kAll ? samples_->offsets()[sample] : sample);
+  for (int64_t replica = 0; replica < job_.options.replicas; ++replica) {
+    const int64_t sample = job_.samples->numbers()[job_.samples->share_of(replica).samples.first];
+    rows.push_back(job_.options.results.positions == Positions::kAll ? job_.samples->offsets()[sample] : sample);
   }
   return rows;
 }
 
 // Passes seams between the ranks that wrote one file, which is needed where they are on several hosts. Collective.
 void ScoringJob::end_runs() {
-  if (options_.replicas == 1 || options_.output.empty()) return;
+  if (job_.options.replicas == 1 || job_.options.output.empty()) return;
   std::string all;
   for (const std::string& seams :
-       world_.gather(output_ ? output_->take_seams() : "", 0, load_timeout(), "seams of the output"))
+       job_.world.gather(output_ ? output_->take_seams() : "", 0, job_.load_timeout(), "seams of the output"))
     all += seams;
-  all = world_.broadcast(all, 0, load_timeout(), "seams of the output");
+  all = job_.world.broadcast(all, 0, job_.load_timeout(), "seams of the output");
   if (output_) output_->write_seams(all);
 }
 
 void ScoringJob::replay_kept(ResultConsumer& consumer) const {
-  for (const auto& [first, count] : kept_.ranges) output_->replay(first, count, consumer);
+  for (const auto& [first, count] : job_.kept.ranges) output_->replay(first, count, consumer);
 }
 
-std::optional<Verdict> ScoringJob::verdict_of_kept() {
+void ScoringJob::add_kept(JobReport& report) {
   open_answers();
-  if (!validation_) return {};
-  if (output_) replay_kept(*validation_);
-  return validation_->verdict();
-}
-
-std::optional<ScoreSums> ScoringJob::scores_of_kept() {
-  if (!options_.results.score || !output_) return {};
+  if (validation_) {
+    if (output_ != nullptr) replay_kept(*validation_);
+    report.verdict = validation_->verdict();
+  }
+  if (!job_.options.results.score || output_ == nullptr) return;
   ScoreCounter counter;
   replay_kept(counter);
-  return counter.sums();
+  report.scores = counter.sums();
 }
 
-bool ScoringJob::run_once() {
+RunEnd ScoringJob::run() {
   RowTaker* file_by_rows = output_ ? output_->by_rows() : nullptr;
-  not_finite_.emplace(options_.results.hidden != Hidden::kNone);
+  not_finite_.emplace(job_.options.results.hidden != Hidden::kNone);
   std::vector<RowTaker*> beside{&*not_finite_};
   if (file_by_rows != nullptr) beside.push_back(file_by_rows);
-  hash_.emplace(is_last() ? &result_threads() : nullptr, std::move(beside));
+  hash_.emplace(job_.is_last() ? &job_.result_threads() : nullptr, std::move(beside));
   std::vector<ResultConsumer*> consumers{&*hash_};
-  if (output_ && options_.benchmark) output_->start_over();
-  if (output_ && file_by_rows == nullptr) consumers.push_back(output_.get());
+  if (output_ && job_.options.benchmark) output_->start_over();
+  if (output_ && file_by_rows == nullptr) consumers.push_back(output_);
   if (validation_) {
     validation_->start_over();
     replay_kept(*validation_);
     consumers.push_back(&*validation_);
   }
-  if (options_.results.score) {
+  if (job_.options.results.score) {
     scores_.emplace();
     replay_kept(*scores_);
     consumers.push_back(&*scores_);
   }
-  SampleCounter counter(options_.results.positions, samples_->offsets(), *hash_, output_.get());
+  SampleCounter counter(job_.options.results.positions, job_.samples->offsets(), *hash_, output_);
   consumers.push_back(&counter);
-  RenumberedRows renumbered(options_.results.positions, samples_->offsets_left(), samples_->numbers(),
-                            samples_->offsets(), consumers);
-  if (!samples_->numbers().all_are_left()) consumers = {&renumbered};
+  RenumberedRows renumbered(job_.options.results.positions, job_.samples->offsets_left(), job_.samples->numbers(),
+                            job_.samples->offsets(), consumers);
+  if (!job_.samples->numbers().all_are_left()) consumers = {&renumbered};
   // Only the last stage of the first replica shows a progress bar: it knows what is finished.
   Progress progress("run", static_cast<uint64_t>(plan_.samples), Progress::Unit::kSamples,
-                    makes_output() ? options_.progress : ProgressMode::kOff);
+                    job_.makes_output() ? job_.options.progress : ProgressMode::kOff);
   try {
     scorer_->run(
         micro_batches_ ? &*micro_batches_ : nullptr, consumers,
@@ -368,35 +345,37 @@ bool ScoringJob::run_once() {
     scorer_->stop_results();  // its thread calls consumers that are destroyed here
     throw;
   }
-  hash_->add(kept_.results);
-  runs_.handed_out = counter.count();
-  return scorer_->finished();
+  hash_->add(job_.kept.results);
+  return {.finished = scorer_->finished(), .finished_samples = counter.count()};
 }
 
 NotFinite ScoringJob::not_finite() const {
   if (!not_finite_ || not_finite_->count() == 0) return {};
   const int64_t row = not_finite_->first_row();
   return {not_finite_->count(),
-          options_.results.positions == Positions::kAll ? samples_->offsets().sample_of(row) : row};
+          job_.options.results.positions == Positions::kAll ? job_.samples->offsets().sample_of(row) : row};
 }
 
-void ScoringJob::add_to(StageReport& report) const {
-  report.activation_bytes = scorer_->activation_bytes();
-  report.cache_bytes = scorer_->cache_bytes();
-  report.times = scorer_->times();
-  if (!is_last()) return;
-  report.not_finite = not_finite();
-  if (validation_) report.verdict = validation_->verdict();
-  if (scores_) report.scores = scores_->sums();
-  if (options_.results.positions != Positions::kNone) report.results_xxh3 = hash_->hex();
-}
-
-void ScoringJob::add_to(JobReport& report) const {
-  report.scored_words = samples_->all().scored_words;
-  if (const SampleOffsets* bytes = samples_->scored_bytes()) report.scored_bytes = bytes->back();
-  report.micro_batches = plan_.micro_batches;
-  report.largest_micro_batch = plan_.max_samples;
-  report.devices = machine_.devices.of_ranks(0, pipeline_ranks_->size());
+Figures ScoringJob::figures() const {
+  if (!scorer_) return {};
+  Figures figures{.unit = "micro-batch", .trace = scorer_->trace()};
+  StageReport& stage = figures.stage;
+  stage.activation_bytes = scorer_->activation_bytes();
+  stage.cache_bytes = scorer_->cache_bytes();
+  stage.times = scorer_->times();
+  if (job_.is_last()) {
+    stage.not_finite = not_finite();
+    if (validation_) stage.verdict = validation_->verdict();
+    if (scores_) stage.scores = scores_->sums();
+    if (job_.options.results.positions != Positions::kNone) stage.results_xxh3 = hash_->hex();
+  }
+  JobReport& job = figures.job;
+  job.micro_batches = plan_.micro_batches;
+  job.largest_micro_batch = plan_.max_samples;
+  job.devices = job_.machine.devices.of_ranks(0, job_.pipeline.size());
+  job.scored_words = job_.samples->all().scored_words;
+  if (const SampleOffsets* bytes = job_.samples->scored_bytes()) job.scored_bytes = bytes->back();
+  return figures;
 }
 
 }  // namespace lfm2

@@ -1,5 +1,4 @@
-#include "stage/job/serve_options.h"
-
+// The options of lfm2_stage serve.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -11,6 +10,7 @@
 #include "base/error.h"
 #include "base/options/choice.h"
 #include "base/options/number_option.h"
+#include "stage/job/options.h"
 
 namespace lfm2 {
 
@@ -60,7 +60,7 @@ std::function<std::string(const std::string&)> check_text(bool (*fits)(std::stri
 void add_serve_options(CLI::App& app, ServeOptions& options) {
   constexpr int64_t kMaxSeconds = 86400 * 30;
   app.add_option("--host", options.host, "Address or name to listen on")->capture_default_str();
-  add_number(app, "--port", options.port, "Port to listen on; 0: any free one", 0, 65535)->capture_default_str();
+  add_setting(app, "--port", options.port, "Port to listen on; 0: any free one", 0, 65535);
   app.add_option("--address-file", options.address_file,
                  "File for the address, written once the weights are loaded; an older one is removed before")
       ->type_name("FILE");
@@ -85,25 +85,20 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
       ->type_name("PREFIX")
       ->check(check_text(is_path_prefix, "/prefix, of letters, digits and -._~"));
   app.add_option("--model-name", options.model_name, "What clients call the model; default: the folder of shards");
-  add_number(app, "--max-queue", options.max_queue, "Requests that may wait; others get 429", 1, 1 << 20)
-      ->capture_default_str();
-  add_number(app, "--max-body", options.max_body, "Bytes of a request's body", 1024, int64_t{1} << 30)
-      ->capture_default_str();
-  add_number(app, "--max-length", options.max_length,
-             "Tokens of a prompt and its answer together; 0: as many as the model has positions", 0,
-             std::numeric_limits<int32_t>::max())
-      ->capture_default_str();
+  add_setting(app, "--max-queue", options.max_queue, "Requests that may wait; others get 429", 1, 1 << 20);
+  add_setting(app, "--max-body", options.max_body, "Bytes of a request's body", 1024, int64_t{1} << 30);
+  add_setting(app, "--max-length", options.max_length,
+              "Tokens of a prompt and its answer together; 0: as many as the model has positions", 0,
+              std::numeric_limits<int32_t>::max());
   app.add_flag("--no-prefix-cache{false}", options.prefix_cache,
                "Compute every prompt from its first token on, whatever texts were seen before");
   app.add_option("--hidden", options.embeddings,
                  "Hidden states that embeddings are made of: those of the last position, or the mean over all")
       ->transform(one_of<Hidden>({{"last", Hidden::kLast}, {"mean", Hidden::kMean}}))
       ->default_str("mean");
-  add_number(app, "--request-timeout", options.request_timeout, "Seconds that a request may take", 1, kMaxSeconds)
-      ->capture_default_str();
-  add_number(app, "--drain-seconds", options.drain_seconds,
-             "Seconds that running requests have to end once USR1 or TERM has come", 0, kMaxSeconds)
-      ->capture_default_str();
+  add_setting(app, "--request-timeout", options.request_timeout, "Seconds that a request may take", 1, kMaxSeconds);
+  add_setting(app, "--drain-seconds", options.drain_seconds,
+              "Seconds that running requests have to end once USR1 or TERM has come", 0, kMaxSeconds);
   app.add_flag("--log-requests", options.log_requests,
                "Log what clients send, texts and all, and not only that they do");
 }

@@ -53,8 +53,8 @@ StageLinks Session::links(int first_buffers) {
           .watchdog = place_.watchdog};
 }
 
-MeasuredBlocks time_blocks(const ShardSet& shards, const Machine& machine, const MpiWorld& world, DType compute,
-                           TimedSamples samples, TimedSizes sizes, double timeout_seconds) {
+BlockCosts time_blocks(const ShardSet& shards, const Machine& machine, const MpiWorld& world, DType compute,
+                       TimedSamples samples, TimedSizes sizes, double timeout_seconds) {
   world.watchdog().enter({.phase = Phase::kPrepare, .limit_seconds = timeout_seconds});
   const BlockKinds kinds = block_kinds(shards.config());
   // The head is timed like one kind more, which comes with the last block.
@@ -73,12 +73,12 @@ MeasuredBlocks time_blocks(const ShardSet& shards, const Machine& machine, const
       mine.emplace_back(kind, time);
     }
   });
-  for (const std::string& of_rank : world.gather(to_bytes(mine), 0, timeout_seconds, "costs of blocks"))
-    for (const TimeOfKind& one : from_bytes<decltype(mine)>(of_rank)) all.push_back(one);
-  all = from_bytes<decltype(all)>(world.broadcast(to_bytes(all), 0, timeout_seconds, "costs of blocks"));
+  for (const auto& of_rank : world.gather_values(mine, 0, timeout_seconds, "costs of blocks"))
+    all.insert(all.end(), of_rank.begin(), of_rank.end());
+  all = world.broadcast_value(all, 0, timeout_seconds, "costs of blocks");
   std::vector<StageTime> of_kind(head + 1);
   for (const auto& [kind, time] : all) of_kind[kind] = time;
-  MeasuredBlocks measured{.blocks = {}, .head = of_kind[head]};
+  BlockCosts measured{.blocks = {}, .head = of_kind[head], .transfer = {}};
   for (const size_t kind : kinds.kind_of) measured.blocks.push_back(of_kind[kind]);
   return measured;
 }

@@ -16,7 +16,7 @@
 #include "stage/model/memory_plan.h"
 #include "stage/model/stage.h"
 #include "stage/pipeline/stage_run.h"
-#include "stage/scoring/cost_model.h"
+#include "stage/scoring/planning/measure.h"
 #include "stage/shards/shard_weights.h"
 
 namespace lfm2 {
@@ -58,16 +58,12 @@ class Session {
   int channel_buffers_ = 0;  // of the first stage, which the channel is made for
 };
 
-struct MeasuredBlocks {
-  std::vector<StageTime> blocks;  // of all layers
-  StageTime head;                 // for rows; nothing where the model ends in front of its LM head
-};
-
 // What the blocks of layers and the LM head cost on the devices that are going to compute them, before the weights are
 // loaded: --balance and --virtual-stages 0 cut by it. Loads a block of each kind (BlockKinds) and times it on batches
-// of two sizes. The ranks share the kinds; all get the costs of all blocks. Collective.
-MeasuredBlocks time_blocks(const ShardSet& shards, const Machine& machine, const MpiWorld& world, DType compute,
-                           TimedSamples samples, TimedSizes sizes, double timeout_seconds);
+// of two sizes. The ranks share the kinds; all get the costs of all blocks, and of the head for rows, which are nothing
+// where the model ends in front of its LM head. Transfers are not timed. Collective.
+BlockCosts time_blocks(const ShardSet& shards, const Machine& machine, const MpiWorld& world, DType compute,
+                       TimedSamples samples, TimedSizes sizes, double timeout_seconds);
 
 // Leaves out what a job with these results does not compute: of hidden states the LM head, and of those after a layer
 // all that stands behind it. Error(kUsage) where the model has no such layer.

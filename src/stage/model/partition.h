@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/words.h"
+
 namespace lfm2 {
 
 // Consecutive layers. A layer is two blocks, a token mixer and a feed-forward, and a pipeline may also be cut between
@@ -23,6 +25,9 @@ struct LayerRange {
  private:
   bool has(int64_t layer) const { return layer >= first && layer < end(); }
 };
+void for_each_field(MaybeConst<LayerRange> auto& layers, const auto& each) {  // see base/words.h
+  each(layers.first, layers.count, layers.without_first_mixer, layers.without_last_feed_forward);
+}
 
 // Some of a stage's layers, by their numbers in the model.
 struct LayerSpan {

@@ -46,40 +46,16 @@ struct Request {
 
 // See base/words.h.
 void for_each_field(MaybeConst<SamplingRule> auto& rule, const auto& each) {
-  each(rule.temperature);
-  each(rule.top_k);
-  each(rule.top_p);
-  each(rule.seed);
-  each(rule.min_p);
-  each(rule.repetition_penalty);
-  each(rule.presence_penalty);
-  each(rule.frequency_penalty);
-  each(rule.min_tokens);
+  each(rule.temperature, rule.top_k, rule.top_p, rule.seed, rule.min_p, rule.repetition_penalty, rule.presence_penalty,
+       rule.frequency_penalty, rule.min_tokens);
 }
 
-void for_each_field(MaybeConst<LogitEdit> auto& edit, const auto& each) {
-  each(edit.token);
-  each(edit.bias);
-}
+void for_each_field(MaybeConst<LogitEdit> auto& edit, const auto& each) { each(edit.token, edit.bias); }
 
 void for_each_field(MaybeConst<Request> auto& request, const auto& each) {
-  each(request.sample);
-  each(request.choices);
-  each(request.choice);
-  each(request.first);
-  each(request.draw);
-  each(request.tag);
-  each(request.likeliest);
-  each(request.prompt);
-  each(request.max_new);
-  each(request.rule);
-  each(request.eos_tokens);
-  each(request.stop);
-  each(request.logit_bias);
-  each(request.prompt_log_probs);
-  each(request.hidden);
-  each(request.echo);
-  each(request.prompt_alone);
+  each(request.sample, request.choices, request.choice, request.first, request.draw, request.tag, request.likeliest,
+       request.prompt, request.max_new, request.rule, request.eos_tokens, request.stop, request.logit_bias,
+       request.prompt_log_probs, request.hidden, request.echo, request.prompt_alone);
 }
 
 // What the rule of a request does to the logits of single tokens: its biases, then the ends that are banned at first.

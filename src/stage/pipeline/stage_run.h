@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/words.h"
 #include "comm/channel.h"
 #include "comm/control_link.h"
 #include "comm/wait.h"
@@ -29,6 +30,9 @@ struct StageTimes {
   double hidden = 0;     // the part of `sending` during which the compute stream was busy
   double receiving = 0;  // waited for hidden states to arrive, while the compute stream was not busy
 };
+void for_each_field(MaybeConst<StageTimes> auto& times, const auto& each) {  // see base/words.h
+  each(times.total, times.busy, times.busy_with, times.busy_each, times.sending, times.hidden, times.receiving);
+}
 
 // Measures how much of the sends, and of the waits for arrivals, happened while the stage was computing. Spans of each
 // kind must come in the order of their ends. Only the newest spans are kept, so a run may have any length.

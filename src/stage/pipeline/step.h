@@ -49,29 +49,12 @@ struct Step {
 
 // See base/words.h.
 void for_each_field(MaybeConst<Admission> auto& one, const auto& each) {
-  each(one.slot);
-  each(one.prompt);
-  each(one.known);
-  each(one.cached);
-  each(one.request);
-  each(one.pages);
+  each(one.slot, one.prompt, one.known, one.cached, one.request, one.pages);
 }
-void for_each_field(MaybeConst<StepEntry> auto& one, const auto& each) {
-  each(one.slot);
-  each(one.count);
-}
-void for_each_field(MaybeConst<AddedPage> auto& one, const auto& each) {
-  each(one.slot);
-  each(one.page);
-}
+void for_each_field(MaybeConst<StepEntry> auto& one, const auto& each) { each(one.slot, one.count); }
+void for_each_field(MaybeConst<AddedPage> auto& one, const auto& each) { each(one.slot, one.page); }
 void for_each_field(MaybeConst<Step> auto& step, const auto& each) {
-  each(step.released);
-  each(step.dropped);
-  each(step.admitted);
-  each(step.added);
-  each(step.entries);
-  each(step.counted);
-  each(step.end);
+  each(step.released, step.dropped, step.admitted, step.added, step.entries, step.counted, step.end);
 }
 
 }  // namespace lfm2

@@ -8,8 +8,7 @@
 #include <span>
 
 #include "base/json/json.h"
-#include "stage/scoring/cost_model.h"
-#include "stage/scoring/replay.h"
+#include "stage/scoring/planning/replay.h"
 
 namespace lfm2 {
 
@@ -45,31 +44,11 @@ OrderedJson as_json(const GenerationReport& generation) {
           {"preemptions", generation.preemptions}};
 }
 
-GenerationReport generation_from_json(const Json& json) {
-  const Json &first = json.at("first_token_seconds"), &next = json.at("next_token_seconds");
-  return {.tokens = json.at("tokens"),
-          .first_token_median = first.at("median"),
-          .first_token_p95 = first.at("p95"),
-          .next_token_median = next.at("median"),
-          .next_token_p95 = next.at("p95"),
-          .preemptions = json.at("preemptions")};
-}
-
-// JSON has no NaN: one that was written comes back as null.
-double number_or_nan(const Json& json) { return json.is_number() ? json.get<double>() : std::nan(""); }
-
 void add_layers(const LayerRange& layers, OrderedJson& json) {
   json["layer_first"] = layers.first;
   json["layer_count"] = layers.count;
   json["without_first_mixer"] = layers.without_first_mixer;
   json["without_last_feed_forward"] = layers.without_last_feed_forward;
-}
-
-LayerRange layers_from_json(const Json& json) {
-  return {.first = json.at("layer_first"),
-          .count = json.at("layer_count"),
-          .without_first_mixer = json.at("without_first_mixer"),
-          .without_last_feed_forward = json.at("without_last_feed_forward")};
 }
 
 OrderedJson as_json(const StageReport& report) {
@@ -247,50 +226,6 @@ GenerationReport summarize(const GenerationTimes& times, const GenerationCounts&
           .next_token_median = times.between_tokens.quantile(0.5),
           .next_token_p95 = times.between_tokens.quantile(0.95),
           .preemptions = counts.preemptions};
-}
-
-std::string to_json(const StageReport& report) { return json_text(as_json(report)); }
-
-StageReport stage_report_from_json(const std::string& text) {
-  const Json json = parse_json(text, "report of a stage");
-  StageReport report;
-  report.rank = json.at("rank");
-  report.stage = json.at("stage");
-  report.pieces.clear();
-  const Json pieces = json.value("pieces", Json::array({json}));
-  std::vector<double> busy_with;
-  for (const Json& piece : pieces) {
-    report.pieces.push_back(layers_from_json(piece));
-    busy_with.push_back(piece.at("busy_seconds"));
-  }
-  report.host = json.at("host");
-  report.device = json.at("device");
-  report.load_seconds = json.at("load_seconds");
-  report.weight_bytes = json.at("weight_bytes");
-  report.activation_bytes = json.at("activation_bytes");
-  report.cache_bytes = json.at("cache_bytes");
-  report.peak_host_bytes = json.at("peak_host_bytes");
-  report.times = {.total = json.at("total_seconds"),
-                  .busy = json.at("busy_seconds"),
-                  .busy_with = std::move(busy_with),
-                  .busy_each = json.value("micro_batch_seconds", std::vector<std::vector<double>>()),
-                  .sending = json.at("sending_seconds"),
-                  .hidden = json.at("sending_under_compute_seconds"),
-                  .receiving = json.at("receiving_seconds")};
-  report.results_xxh3 = json.value("results_xxh3", "");
-  if (json.contains("not_finite")) report.not_finite = not_finite_from_json(json.at("not_finite"));
-  if (json.contains("scores")) report.scores = scores_from_json(json.at("scores"));
-  if (json.contains("generation")) report.generation = generation_from_json(json.at("generation"));
-  if (json.contains("validation")) {
-    const Json& verdict = json.at("validation");
-    report.verdict = Verdict{.rows = verdict.at("rows"),
-                             .top1_equal = verdict.at("top1_equal"),
-                             .largest_difference = number_or_nan(verdict.at("largest_difference")),
-                             .mean_kl = number_or_nan(verdict.value("mean_kl_divergence", Json(0))),
-                             .tolerance = verdict.at("tolerance"),
-                             .of_scores = !verdict.contains("mean_kl_divergence")};
-  }
-  return report;
 }
 
 std::string to_json(const JobReport& report) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/not_finite.h"
+#include "base/words.h"
 #include "stage/generation/generator.h"
 #include "stage/io/scores.h"
 #include "stage/io/validation.h"
@@ -24,6 +25,10 @@ struct GenerationReport {
   double next_token_median = 0, next_token_p95 = 0;  // seconds from one token of a sample to the next
   int64_t preemptions = 0;                           // how often a sequence gave its pages back and was fed again
 };
+void for_each_field(MaybeConst<GenerationReport> auto& report, const auto& each) {  // see base/words.h
+  each(report.tokens, report.first_token_median, report.first_token_p95, report.next_token_median,
+       report.next_token_p95, report.preemptions);
+}
 GenerationReport summarize(const GenerationTimes& times, const GenerationCounts& counts);
 
 // The figures of one rank.
@@ -40,6 +45,11 @@ struct StageReport {
   std::optional<ScoreSums> scores = {};        // on last stages with --score
   NotFinite not_finite = {};                   // on last stages
 };
+void for_each_field(MaybeConst<StageReport> auto& report, const auto& each) {  // see base/words.h
+  each(report.rank, report.stage, report.pieces, report.host, report.device, report.load_seconds, report.weight_bytes,
+       report.activation_bytes, report.cache_bytes, report.peak_host_bytes, report.times, report.results_xxh3,
+       report.verdict, report.generation, report.scores, report.not_finite);
+}
 
 struct JobReport {
   std::string model_type, dtype, transport, version;
@@ -81,8 +91,6 @@ NotFinite merged_not_finite(const std::vector<StageReport>& stages);
 // The units of which a perplexity is known, and how many of them were scored.
 std::vector<std::pair<const char*, int64_t>> score_units(const JobReport& report);
 
-std::string to_json(const StageReport& report);
-StageReport stage_report_from_json(const std::string& text);
 std::string to_json(const JobReport& report);
 
 uint64_t peak_host_bytes();  // the most memory that this process has had so far

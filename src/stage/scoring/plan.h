@@ -48,18 +48,8 @@ struct BatchPlan {
   int64_t max_rows(const ResultKind& kind) const;  // the most rows of results of a micro-batch
 };
 void for_each_field(MaybeConst<BatchPlan> auto& plan, const auto& each) {  // see base/words.h
-  each(plan.first_sample);
-  each(plan.first_token);
-  each(plan.samples);
-  each(plan.tokens);
-  each(plan.micro_batches);
-  each(plan.max_tokens);
-  each(plan.max_samples);
-  each(plan.longest_in_parts);
-  each(plan.first_scored);
-  each(plan.max_scored);
-  each(plan.late.layer);
-  each(plan.late.samples);
+  each(plan.first_sample, plan.first_token, plan.samples, plan.tokens, plan.micro_batches, plan.max_tokens,
+       plan.max_samples, plan.longest_in_parts, plan.first_scored, plan.max_scored, plan.late.layer, plan.late.samples);
 }
 
 // What the first stage tells the others of a micro-batch.

@@ -54,7 +54,7 @@ TEST(NotFiniteTest, CountsAndKeepsTheFirst) {
 
   NotFinite all;
   for (const NotFinite& part : {NotFinite{}, NotFinite{2, 8}, NotFinite{}, NotFinite{1, 3}}) {
-    const NotFinite sent = not_finite_from_json(parse_json(json_text(as_json(part)), "part"));
+    const NotFinite sent = from_words<NotFinite>(to_words(part));
     EXPECT_EQ(sent, part);
     all.add(sent);
   }

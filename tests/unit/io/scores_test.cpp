@@ -39,7 +39,7 @@ TEST(OrderFreeSumTest, AnyOrderAndAnyPartsGiveTheSameSum) {
   for (size_t i = 0; i < values.size(); ++i) (i % 3 == 0 ? front : back).add(values[i]);
   back.add(front);
   EXPECT_EQ(back, first);
-  EXPECT_EQ(OrderFreeSum(first.whole(), first.parts()), first);
+  EXPECT_EQ(from_words<OrderFreeSum>(to_words(first)), first);
 }
 
 TEST(OrderFreeSumTest, SmallAndHugeValues) {
@@ -69,7 +69,7 @@ TEST(PerplexityTest, IsThatOfTheDefinition) {
   EXPECT_DOUBLE_EQ(by_word.value, std::exp(-sum / 2));
   EXPECT_DOUBLE_EQ(by_word.standard_error, std::exp(-sum / 2) * deviation * std::sqrt(5.0) / 2);
   EXPECT_EQ(sums.likeliest, 2);
-  EXPECT_EQ(scores_from_json(parse_json(json_text(as_json(sums)), "sums")), sums);
+  EXPECT_EQ(from_words<ScoreSums>(to_words(sums)), sums);
   ScoreSums one;
   one.add(-1, true);
   EXPECT_TRUE(std::isnan(perplexity(one, 1).standard_error));

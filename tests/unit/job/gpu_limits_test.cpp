@@ -1,7 +1,6 @@
 // Models that no GPU kernel takes are refused by their configuration alone.
-#include "stage/job/gpu_limits.h"
-
 #include "base/json/json.h"
+#include "stage/job/backend_choice.h"
 #include "support/weights_support.h"
 
 namespace lfm2 {

@@ -12,7 +12,7 @@
 namespace lfm2 {
 namespace {
 
-TEST(ReportTest, StageReportSurvivesItsJson) {
+TEST(ReportTest, StageReportSurvivesItsWords) {
   const StageReport report{
       .rank = 6,
       .stage = 2,
@@ -27,8 +27,8 @@ TEST(ReportTest, StageReportSurvivesItsJson) {
       .results_xxh3 = std::string(32, 'a'),
       .verdict = Verdict{.rows = 3, .top1_equal = 2, .largest_difference = 0.25, .tolerance = 1},
       .generation = GenerationReport{.tokens = 5, .first_token_median = 0.5, .preemptions = 3}};
-  const StageReport back = stage_report_from_json(to_json(report));
-  EXPECT_EQ(to_json(back), to_json(report));
+  const StageReport back = from_words<StageReport>(to_words(report));
+  EXPECT_EQ(to_words(back), to_words(report));
   EXPECT_EQ(back.pieces, report.pieces);
   EXPECT_EQ(back.times.receiving, 0.5);
   EXPECT_EQ(back.rank, 6);
@@ -51,7 +51,7 @@ TEST(ReportTest, ReplicasAreAddedUp) {
   EXPECT_TRUE(merged_verdict(stages)->valid());
   stages[1].verdict->largest_difference = std::nan("");
   EXPECT_FALSE(merged_verdict(stages)->valid());
-  EXPECT_FALSE(stage_report_from_json(to_json(stages[1])).verdict->valid());
+  EXPECT_FALSE(from_words<StageReport>(to_words(stages[1])).verdict->valid());
 }
 
 TEST(ReportTest, PerplexityOfScores) {
@@ -61,7 +61,7 @@ TEST(ReportTest, PerplexityOfScores) {
     stage.scores.emplace();
     stage.scores->add(-1, true);
     stage.scores->add(-3, false);
-    stage = stage_report_from_json(to_json(stage));
+    stage = from_words<StageReport>(to_words(stage));
   }
   JobReport job;
   job.results = {.positions = Positions::kAll, .score = true};
@@ -165,7 +165,7 @@ TEST(ReportTest, PiecesOfARing) {
   const std::string table = end_table(job);
   EXPECT_NE(table.find("8 layers in 2 stages of 2 pieces, "), std::string::npos) << table;
   EXPECT_NE(table.find("  2-3m,6f-7  "), std::string::npos) << table;
-  const StageReport back = stage_report_from_json(to_json(job.stages[1]));
+  const StageReport back = from_words<StageReport>(to_words(job.stages[1]));
   EXPECT_EQ(back.pieces, job.stages[1].pieces);
   EXPECT_EQ(back.times.busy_with, job.stages[1].times.busy_with);
 }
@@ -218,7 +218,7 @@ TEST(ReportTest, TheScheduleIsReplayedWithTheTimeOfEachMicroBatch) {
   EXPECT_DOUBLE_EQ(job.scheduled_lost_share().value(), 1 - 8.0 / 12);  // not of all stages
   job.stages[1].times.busy_each = {{3, 1}};
   EXPECT_DOUBLE_EQ(job.scheduled_lost_share().value(), 1 - 8.0 / 10);
-  const StageReport back = stage_report_from_json(to_json(job.stages[1]));
+  const StageReport back = from_words<StageReport>(to_words(job.stages[1]));
   EXPECT_EQ(back.times.busy_each, job.stages[1].times.busy_each);
   job.stages[1].times.busy_each = {{1, 3}};
   EXPECT_DOUBLE_EQ(job.scheduled_lost_share().value(), 1 - 8.0 / 14);

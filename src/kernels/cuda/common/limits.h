@@ -1,5 +1,5 @@
 // The largest models that the GPU's kernels take: their shared arrays, tiles and grids have these sizes. The operators
-// check them; src/stage/job/gpu_limits.cpp refuses a model that goes beyond them before its weights are read. This
+// check them; src/stage/job/backend_choice.cpp refuses a model that goes beyond them before its weights are read. This
 // header needs nothing of CUDA.
 #pragma once
 

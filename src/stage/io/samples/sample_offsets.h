@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/words.h"
+
 namespace lfm2 {
 
 struct SampleRange {
@@ -19,6 +21,9 @@ struct SampleRange {
 struct JobSize {
   int64_t samples = 0, tokens = 0;
 };
+void for_each_field(MaybeConst<JobSize> auto& size, const auto& each) {  // see base/words.h
+  each(size.samples, size.tokens);
+}
 
 // As a list [samples + 1]: the first token of each sample, then the number of all tokens. Lists of samples that are
 // equally long, but for the last one, take no memory.

@@ -1,5 +1,5 @@
 // Random hidden states go through the layers as those of the job do.
-#include "stage/scoring/measure_stage_time.h"
+#include "stage/scoring/planning/measure.h"
 
 #include <algorithm>
 #include <functional>
@@ -7,6 +7,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -159,11 +160,6 @@ Tail tail_of(Backend& backend, TensorMemory& memory, const ModelConfig& config, 
 
 }  // namespace
 
-StageTime line_through(TimedSizes sizes, double small, double large) {
-  const double per_token = std::max(0.0, (large - small) / static_cast<double>(sizes.large - sizes.small));
-  return {.fixed = std::max(0.0, small - per_token * static_cast<double>(sizes.small)), .per_token = per_token};
-}
-
 StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute, TimedSamples samples,
                              TimedSizes sizes) {
   const ModelConfig& config = stage.config();
@@ -221,6 +217,27 @@ StageTime measure_head_time(Backend& backend, const Stage& stage, DType compute)
   };
   const double small = seconds(kRows.small), large = seconds(kRows.large);
   return line_through(kRows, small, large);
+}
+
+BlockKinds block_kinds(const ModelConfig& config) {
+  BlockKinds kinds;
+  // Of a token mixer its type, and whether it cuts the tails; of a feed-forward whether it is dense.
+  std::vector<std::tuple<std::optional<LayerType>, bool>> known;
+  for (int64_t block = 0; block < config.layers * kBlocksOfLayer; ++block) {
+    const int64_t layer = block / kBlocksOfLayer;
+    const bool mixes = block % kBlocksOfLayer == 0;
+    const std::tuple kind{mixes ? std::optional(config.layer_types[static_cast<size_t>(layer)]) : std::nullopt,
+                          mixes ? layer == last_attention_layer(config) : config.is_dense(layer)};
+    const auto found = static_cast<size_t>(std::find(known.begin(), known.end(), kind) - known.begin());
+    if (found == known.size()) {
+      known.push_back(kind);
+      kinds.examples.push_back(block);
+    }
+    // The first block comes with the embedding, which is read for nothing.
+    if (kinds.examples[found] == 0) kinds.examples[found] = block;
+    kinds.kind_of.push_back(found);
+  }
+  return kinds;
 }
 
 }  // namespace lfm2

@@ -1,5 +1,5 @@
 // Each rank goes on until it needs a time that another rank has not come to yet.
-#include "stage/scoring/replay.h"
+#include "stage/scoring/planning/replay.h"
 
 #include <algorithm>
 #include <deque>
@@ -162,6 +162,27 @@ Replayed replay(PipelineShape shape, int64_t micro_batches, const ActionTimes& t
     result.busy.push_back(rank.busy);
   }
   return result;
+}
+
+double pipeline_seconds(const PipelineCosts& costs, int64_t micro_batches, int64_t tokens, int64_t last_tokens) {
+  const auto seconds_of = [&](int64_t count) {
+    const auto size = [&](int64_t micro_batch) {
+      return static_cast<double>(micro_batch + 1 == count ? last_tokens : tokens);
+    };
+    const ActionTimes times{
+        .forward =
+            [&](int64_t virtual_stage, int64_t micro_batch) {
+              return costs.virtual_stages[static_cast<size_t>(virtual_stage)].seconds(size(micro_batch));
+            },
+        .transfer = [&](int64_t micro_batch) { return costs.transfer.seconds(size(micro_batch)); },
+        .head = {},
+        .results = [&](int64_t micro_batch) { return costs.result_seconds * size(micro_batch); }};
+    return replay(costs.shape, count, times, costs.devices).seconds;
+  };
+  const int64_t replayed = replayed_part(costs.shape);
+  if (micro_batches <= 2 * replayed) return seconds_of(micro_batches);
+  const double part = seconds_of(replayed), twice = seconds_of(2 * replayed);
+  return twice + (twice - part) / static_cast<double>(replayed) * static_cast<double>(micro_batches - 2 * replayed);
 }
 
 }  // namespace lfm2

@@ -7,8 +7,8 @@
 #include <numeric>
 
 #include "stage/model/partition.h"
-#include "stage/scoring/cost_model.h"
-#include "stage/scoring/plan.h"
+#include "stage/scoring/planning/choose.h"
+#include "stage/scoring/planning/replay.h"
 
 namespace lfm2 {
 namespace {
@@ -19,6 +19,15 @@ std::vector<StageTime> blocks_of(const std::vector<StageTime>& layers) {
   for (const StageTime& layer : layers)
     blocks.insert(blocks.end(), kBlocksOfLayer, {.fixed = layer.fixed / 2, .per_token = layer.per_token / 2});
   return blocks;
+}
+
+PipelineJob with_pieces(PipelineJob job, int64_t pieces) {
+  job.pieces = pieces;
+  return job;
+}
+PipelineJob with_equal_pieces(PipelineJob job, int64_t pieces) {
+  job.balance = false;
+  return with_pieces(std::move(job), pieces);
 }
 
 // 24 layers on four ranks, each layer with a fixed cost: the fill costs less with more pieces, so that larger
@@ -32,24 +41,24 @@ TEST(ChoosePipelineTest, PiecesMicroBatchAndCutGoTogether) {
         .stages = stages, .tokens = tokens, .length = 32, .size = {.samples = samples, .tokens = kMaxMeasuredTarget}};
   };
   const PipelineJob job = job_of(4, 32768);
-  const PipelineChoice one = choose_micro_batch(costs, job, 1, false), chosen = choose_pipeline(costs, job);
+  const PipelineChoice one = choose(costs, with_equal_pieces(job, 1)), chosen = choose(costs, job);
   EXPECT_GT(chosen.shape.pieces, 1);
   EXPECT_LT(chosen.seconds, 0.95 * one.seconds);
   EXPECT_GT(chosen.target_tokens, one.target_tokens);
   for (const LayerRange& range : chosen.cut)
     EXPECT_EQ(end_block(range) - first_block(range), 48 / chosen.shape.virtual_stages());
   // Where a rank is alone, or has one layer, or the job is long, there is nothing to win.
-  EXPECT_EQ(choose_pipeline(costs, job_of(1, 32768)).shape.pieces, 1);
-  EXPECT_EQ(choose_pipeline(costs, job_of(24, 32768)).shape.pieces, 1);
-  EXPECT_EQ(choose_pipeline(costs, job_of(4, 32768000)).shape.pieces, 1);
+  EXPECT_EQ(choose(costs, job_of(1, 32768)).shape.pieces, 1);
+  EXPECT_EQ(choose(costs, job_of(24, 32768)).shape.pieces, 1);
+  EXPECT_EQ(choose(costs, job_of(4, 32768000)).shape.pieces, 1);
   // The size of micro-batch may be given.
-  const PipelineChoice given = choose_pipeline(costs, job_of(4, 32768, 10));
+  const PipelineChoice given = choose(costs, job_of(4, 32768, 10));
   EXPECT_EQ(given.target_tokens, 320);
   // One slow layer: the cut is balanced.
   for (const size_t block : {10, 11}) costs.blocks[block].per_token *= 8;
-  const PipelineChoice balanced = choose_pipeline(costs, job);
+  const PipelineChoice balanced = choose(costs, job);
   EXPECT_NE(balanced.cut, equal_partition(24, balanced.shape.virtual_stages()));
-  EXPECT_LT(balanced.seconds, 0.9 * choose_micro_batch(costs, job, balanced.shape.pieces, false).seconds);
+  EXPECT_LT(balanced.seconds, 0.9 * choose(costs, with_equal_pieces(job, balanced.shape.pieces)).seconds);
 }
 
 // Attention over a text of 65 536 tokens makes five of 24 token mixers take ten times as long as the others. One rank
@@ -64,11 +73,11 @@ TEST(ChoosePipelineTest, HeavyLayersAreSharedAmongRanks) {
                         .tokens = 65536,
                         .length = 65536,
                         .size = {.tokens = kMaxMeasuredTarget, .smallest_part = kMinCudaPart}};
-  const PipelineChoice choice = choose_pipeline(costs, job);
+  const PipelineChoice choice = choose(costs, job);
   const PipelineCosts known = costs_of_cut(costs, job, explicit_partition(24, {2, 1, 3, 4, 4, 3, 2, 5}));
   EXPECT_EQ(choice.shape.pieces, 2);
   EXPECT_LE(choice.seconds, 1.01 * pipeline_seconds(known, 14, 4682, 4682));
-  EXPECT_LT(choice.seconds, 0.9 * choose_micro_batch(costs, job, 2, false).seconds);
+  EXPECT_LT(choice.seconds, 0.9 * choose(costs, with_equal_pieces(job, 2)).seconds);
 }
 
 // What blocks and head cost on an H200 by time_blocks (milliseconds for n tokens or rows: fixed + n · per_token), and
@@ -164,8 +173,8 @@ TEST_F(FourH200Test, CutsBetweenBlocksAreFaster) {
     const BlockCosts costs = costs_of(measured, static_cast<double>(job.length));
     double equal = std::numeric_limits<double>::infinity();
     for (int64_t pieces = 1; pieces <= 4; ++pieces)
-      equal = std::min(equal, choose_micro_batch(costs, job, pieces, false).seconds);
-    EXPECT_LT(choose_pipeline(costs, job).seconds, share * equal) << job.length << " " << job.tokens;
+      equal = std::min(equal, choose(costs, with_equal_pieces(job, pieces)).seconds);
+    EXPECT_LT(choose(costs, job).seconds, share * equal) << job.length << " " << job.tokens;
   }
 }
 
@@ -189,7 +198,7 @@ TEST(ChoosePipelineTest, ABalancedCutIsAlmostTheFastestOfAll) {
     }
   };
   try_all(0);
-  const PipelineChoice choice = choose_micro_batch(costs, job, 2, true);
+  const PipelineChoice choice = choose(costs, with_pieces(job, 2));
   const double found = pipeline_seconds(costs_of_cut(costs, job, choice.cut), 200, 320, 320);
   EXPECT_LE(found, 1.02 * fastest);
 }

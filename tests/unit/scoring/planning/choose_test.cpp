@@ -1,10 +1,11 @@
 // Sizes of micro-batches and cuts that follow from costs.
-#include "stage/scoring/cost_model.h"
+#include "stage/scoring/planning/choose.h"
 
 #include <gtest/gtest.h>
 
 #include "stage/model/partition.h"
-#include "stage/scoring/plan.h"
+#include "stage/scoring/planning/measure.h"
+#include "stage/scoring/planning/replay.h"
 #include "stage/shards/shard_reader.h"
 #include "support/shards.h"
 
@@ -26,8 +27,8 @@ TEST(BestTargetTokensTest, WeighsTheFillAgainstTheFixedCost) {
     const auto count = std::ssize(stages);
     MicroBatches::Size size = kCudaSize;
     if (count == 1) size.smallest_part = 0;
-    return best_target_tokens(pipeline_of(std::move(stages)),
-                              {.stages = count, .tokens = tokens, .length = length, .size = size});
+    return choose(pipeline_of(std::move(stages)), {.stages = count, .tokens = tokens, .length = length, .size = size})
+        .target_tokens;
   };
   const int64_t target = best({4, {.fixed = 0.5e-3, .per_token = 1e-6}}, 32768, 32);
   const double items = std::sqrt(3 * 1e-6 * 32768 / 0.5e-3);
@@ -47,9 +48,9 @@ TEST(BestTargetTokensTest, WeighsTheLastResultsAgainstTheFixedCost) {
   const auto best = [](double result_bytes) {
     MicroBatches::Size size = kCudaSize;
     size.smallest_part = 0;
-    return best_target_tokens(
-        pipeline_of({{.fixed = 1e-3, .per_token = 5e-6}}),
-        {.stages = 1, .tokens = 1 << 18, .length = 32, .size = size, .result_bytes = result_bytes});
+    return choose(pipeline_of({{.fixed = 1e-3, .per_token = 5e-6}}),
+                  {.stages = 1, .tokens = 1 << 18, .length = 32, .size = size, .result_bytes = result_bytes})
+        .target_tokens;
   };
   EXPECT_EQ(best(0), kMaxMeasuredTarget);
   // The logits of one position of 32: seven micro-batches, of which the last is a 16th of another.
@@ -65,13 +66,13 @@ TEST(BestTargetTokensTest, PipelinesOfAHostShareItsMemory) {
   const auto best = [](int64_t pipelines_on_host) {
     MicroBatches::Size size = kCudaSize;
     size.smallest_part = 0;
-    return best_target_tokens(pipeline_of({{.fixed = 3.2e-3, .per_token = 4.4e-6}}),
-                              {.stages = 1,
-                               .tokens = 256 * 32,
-                               .length = 32,
-                               .size = size,
-                               .result_bytes = 8192,
-                               .pipelines_on_host = pipelines_on_host});
+    return choose(pipeline_of({{.fixed = 3.2e-3, .per_token = 4.4e-6}}), {.stages = 1,
+                                                                          .tokens = 256 * 32,
+                                                                          .length = 32,
+                                                                          .size = size,
+                                                                          .result_bytes = 8192,
+                                                                          .pipelines_on_host = pipelines_on_host})
+        .target_tokens;
   };
   EXPECT_EQ(best(1), 256 * 32);
   EXPECT_EQ(best(2), best(1));
@@ -90,8 +91,12 @@ TEST(BestTargetTokensTest, SeesTheMicroBatchesThatAreCut) {
         for (int64_t sample = 0; sample < kSamples; ++sample) offsets.push_back(offsets.back() + length);
         MicroBatches::Size size = machine;
         size.tokens = largest;
-        const PipelineChoice choice = choose_micro_batch(
-            costs, {.stages = kStages, .tokens = kSamples * length, .length = length, .size = size}, 1, false);
+        const PipelineChoice choice = choose(costs, {.stages = kStages,
+                                                     .tokens = kSamples * length,
+                                                     .length = length,
+                                                     .size = size,
+                                                     .pieces = 1,
+                                                     .balance = false});
         size.tokens = choice.target_tokens;
         const MicroBatches cut(offsets, {}, {0, kSamples}, size);
         EXPECT_DOUBLE_EQ(choice.seconds, static_cast<double>(cut.plan().micro_batches + kStages - 1))
@@ -103,8 +108,9 @@ TEST(BestTargetTokensTest, SeesTheMicroBatchesThatAreCut) {
 // be smaller.
 TEST(BestTargetTokensTest, PartsAreThoseOfTheMachine) {
   const auto best = [](int64_t length, const MicroBatches::Size& size) {
-    return best_target_tokens(pipeline_of({4, {.fixed = 0, .per_token = 1e-6}}),
-                              {.stages = 4, .tokens = 8 * length, .length = length, .size = size});
+    return choose(pipeline_of({4, {.fixed = 0, .per_token = 1e-6}}),
+                  {.stages = 4, .tokens = 8 * length, .length = length, .size = size})
+        .target_tokens;
   };
   EXPECT_EQ(best(384, kCpuSize), 64);
   EXPECT_EQ(best(384, kCudaSize), 384);
@@ -119,8 +125,8 @@ TEST(BestTargetTokensTest, RanksOfOneDeviceWantLargeMicroBatches) {
     PipelineCosts costs = pipeline_of({4, {.fixed = 0.1e-3, .per_token = 1e-6}});
     costs.transfer = {.fixed = 20e-6, .per_token = 1e-9};
     costs.devices = devices;
-    return best_target_tokens(costs,
-                              {.stages = 4, .tokens = 32768, .length = 32, .size = kCudaSize, .devices = devices});
+    return choose(costs, {.stages = 4, .tokens = 32768, .length = 32, .size = kCudaSize, .devices = devices})
+        .target_tokens;
   };
   EXPECT_GE(best({0, 0, 0, 0}), 4096);  // not the largest: the results of the last one are handed out at the end
   EXPECT_LT(best({0, 0, 1, 1}), best({0, 0, 0, 0}));
@@ -159,7 +165,8 @@ TEST(MeasuredCostsTest, KeepTheSharesOfTheEstimate) {
   for (const StageTime& block : whole.blocks) thrice.push_back({3 * block.fixed, 3 * block.per_token});
   const auto cut = static_cast<size_t>(kBlocksOfLayer * last_attention_layer(config));  // timed as it cuts the tails
   thrice[cut] = {3 * estimated.blocks[cut].fixed, 3 * estimated.blocks[cut].per_token};
-  const BlockCosts found = measured_costs(config, DType::kBf16, 0.25, 0.5, thrice, {.fixed = 7, .per_token = 6});
+  const BlockCosts found = measured_costs(config, DType::kBf16, 0.25, 0.5,
+                                          {.blocks = thrice, .head = {.fixed = 7, .per_token = 6}, .transfer = {}});
   ASSERT_EQ(found.blocks.size(), whole.blocks.size());
   for (size_t block = 0; block < found.blocks.size(); ++block)
     EXPECT_NEAR(found.blocks[block].per_token, 3 * estimated.blocks[block].per_token, 1e-15);

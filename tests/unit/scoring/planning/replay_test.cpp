@@ -1,5 +1,5 @@
 // How long jobs take by the replay: known formulas, and what cannot be faster.
-#include "stage/scoring/replay.h"
+#include "stage/scoring/planning/replay.h"
 
 #include <gtest/gtest.h>
 

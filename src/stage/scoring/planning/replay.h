@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "stage/pipeline/schedule.h"
+#include "stage/scoring/planning/costs.h"
 
 namespace lfm2 {
 
@@ -29,5 +29,12 @@ struct Replayed {
 // has its own. Error(kSoftware) where the schedule deadlocks.
 Replayed replay(PipelineShape shape, int64_t micro_batches, const ActionTimes& times,
                 std::span<const int> devices = {});
+
+// The micro-batches of a long job that are replayed once and twice: whole groups, so that one like the other follows
+// when the pipeline is full.
+inline int64_t replayed_part(PipelineShape shape) { return 4 * Schedule::smallest_group(shape); }
+// The seconds of a job of so many micro-batches of `tokens` tokens each, the last of which has `last_tokens`, as its
+// schedule is replayed; of a long one, a part is replayed that stands for the rest.
+double pipeline_seconds(const PipelineCosts& costs, int64_t micro_batches, int64_t tokens, int64_t last_tokens);
 
 }  // namespace lfm2

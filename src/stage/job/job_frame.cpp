@@ -1,0 +1,211 @@
+#include "stage/job/job_frame.h"
+
+#include <algorithm>
+
+#include "base/standard_streams.h"
+#include "openai/request_line.h"
+#include "stage/io/output_place.h"
+#include "stage/io/scores.h"
+#include "stage/version.h"
+
+namespace lfm2 {
+
+namespace {
+
+// The most threads that hash and write results. Each fills fresh memory at about 2.7 GB/s, while a GPU delivers up to
+// 55 GB/s. A slice of logits has 64 rows, so that each thread takes three of them.
+constexpr int kMaxResultThreads = 22;
+
+// Error(kUnavailable) where this program is another one than that of rank 0: each host may have its own, built from
+// another state of the source.
+MpiWorld& with_one_program(const Options& options, MpiWorld& world) {
+  const std::string mine = fmt::format("{}, bits {}", kVersionText, kBits);
+  if (const std::string first = world.broadcast(mine, 0, options.timeout_seconds, "version"); first != mine)
+    throw Error(ExitCode::kUnavailable,
+                fmt::format("this is {}, rank 0 is {}: expected the same program on all hosts", mine, first));
+  return world;
+}
+
+}  // namespace
+
+JobFrame::JobFrame(const Options& given, MpiWorld& all_ranks)
+    : options(given),
+      world(with_one_program(given, all_ranks)),
+      text(given, world),
+      pipeline(world, world.rank() / ranks_of_a_pipeline(world.size(), options.replicas)) {
+  if (!text.embeds()) return;
+  ResultKind& results = options.results;
+  if (results.hidden == Hidden::kNone) results.hidden = Hidden::kMean;
+  results.positions = Positions::kAll;
+  results.embeddings = true;
+}
+
+double JobFrame::load_timeout() const { return kDiskFactor * options.timeout_seconds; }
+
+void JobFrame::say(const std::string& line) const {
+  if (options.verbose) lfm2::say(fmt::format("lfm2_stage: rank {} ({}): {}", world.rank(), world.host(), line));
+}
+
+ThreadPool& JobFrame::result_threads() {
+  // Beside GPUs, those ranks alone need their processors that hand out results. There the threads stay awake from one
+  // slice of rows to the next: to wake an idle processor of a virtual machine takes as long as to hash a row. One
+  // processor is left to the rank's own thread.
+  if (!hashers) hashers.emplace(result_thread_count(), machine.cuda);
+  return *hashers;
+}
+
+int JobFrame::result_thread_count() const {
+  const int share = machine.cuda ? std::max(1, world.fair_share_of_processors(pipelines_on_host()) - 1)
+                                 : world.fair_share_of_processors();
+  return std::min(share, kMaxResultThreads);
+}
+
+int64_t JobFrame::pipelines_on_host() const {
+  return std::clamp<int64_t>(world.local_size() / pipeline.size(), 1, options.replicas);
+}
+
+OutputJob JobFrame::output_job() {
+  JobSize size = samples->size();
+  if (options.results.score || options.results.embeddings) size.tokens = samples->offsets().back();
+  return {.kind = options.results,
+          .vocab = config().vocab,
+          .hidden = config().hidden,
+          .size = size,
+          .offsets = &samples->offsets(),
+          .names = &samples->names(),
+          .scored_bytes = samples->scored_bytes(),
+          .embeddings = options.results.embeddings ? &samples->embeddings() : nullptr,
+          .tokenizer = text.tokenizer(),
+          .facts = {std::string(config().type_name()), std::string(lfm2::name(compute)), shards->split_id(),
+                    kVersionText, text.now()},
+          .threads = &result_threads(),
+          .identity = options.benchmark ? "" : identity,
+          .replica = replica(),
+          .replicas = options.replicas,
+          .pulse = [this] { world.watchdog().pulse(); }};
+}
+
+namespace {
+
+void open_shards(JobFrame& job) {
+  job.shards = ShardSet::open(job.options.weights);
+  leave_out_unneeded(*job.shards, job.options.results);
+}
+
+Samples read_input(JobFrame& job) {
+  const ModelConfig& config = job.config();
+  if (job.options.command != Command::kRun || is_input_of_lines(job.options.input)) {
+    ThreadPool threads(std::min(job.world.fair_share_of_processors(), kMaxReaders));
+    return job.text.read(config, threads);
+  }
+  const int64_t most = max_sample_tokens(job.options, config);
+  if (!job.options.input.empty())
+    return read_samples(job.options.input, {config.vocab, most, job.options.samples, job.options.results.score},
+                        [&job] { pulse_while_reading(job.world); });
+  if (job.options.length > most)
+    throw Error(ExitCode::kData, fmt::format("--length {}: expected at most {}", job.options.length,
+                                             max_length_text(most, job.options.results.score)));
+  return random_samples(job.options.samples, job.options.length, job.options.seed, config.vocab);
+}
+
+// Finds what of the samples is scored, on rank 0.
+void prepare_scoring(JobFrame& job, Samples& samples) {
+  if (job.options.stride >= job.config().max_positions)
+    throw Error(ExitCode::kUsage, fmt::format("--stride {}: expected fewer than max_position_embeddings = {}",
+                                              job.options.stride, job.config().max_positions));
+  find_scored(samples, job.text.tokenizer(), job.options.input.empty() ? "--length" : job.options.input.string(),
+              [&job] { job.world.watchdog().pulse(); });
+}
+
+// Of a job that continues its samples.
+void check_prompts(const JobFrame& job, const Samples& prompts) {
+  const int64_t max_positions = job.config().max_positions;
+  for (int64_t i = 0; i < prompts.count(); ++i)
+    if (const int64_t prompt = prompts.offsets.length(i); prompt >= max_positions)
+      throw Error(
+          ExitCode::kData,
+          fmt::format("sample {}: {} tokens, expected fewer than max_position_embeddings = {} to leave room for "
+                      "--generate",
+                      i, prompt, max_positions));
+  const std::vector<SampleRules>& rules = prompts.rules.distinct();
+  if (job.options.output.extension() == ".h5" &&
+      std::any_of(rules.begin(), rules.end(), [](const SampleRules& one) { return one.choices > 1 || one.echo; }))
+    throw Error(ExitCode::kUsage, "--output with .h5 and lines with \"n\" above 1 or \"echo\": expected .jsonl");
+}
+
+// Whether the rank hands out results that cannot be placed, or makes an output that cannot be made, without knowing
+// where each sample begins.
+bool lists_offsets(const JobFrame& job, int rank) {
+  if (job.text.continues()) return false;
+  const int stages = job.pipeline.size();
+  const bool hands_out = (rank + 1) % stages == 0, makes_file = rank + 1 == stages;
+  return hands_out &&
+         (needs_offsets(makes_file ? job.options.output : "", job.options.results) || !job.options.answers.empty());
+}
+
+}  // namespace
+
+Samples check_inputs(JobFrame& job) {
+  Samples samples;
+  const int stages = job.pipeline.size();
+  if (job.world.rank() == 0) {
+    open_shards(job);
+    const ModelConfig& config = job.shards->config();
+    if (stages > config.layers)
+      throw Error(ExitCode::kUnavailable,
+                  fmt::format("{} ranks for the {}{} layers of {}, expected at most a rank a layer", stages,
+                              job.options.results.after_layer > 0 ? "first " : "", config.layers,
+                              job.options.weights.string()));
+    given_partition(config.layers, stages, job.options.layer_counts,
+                    std::max<int64_t>(1, job.options.virtual_stages));  // for its refusals
+    job.text.open(*job.shards);
+    samples = read_input(job);
+    if (job.options.results.score) prepare_scoring(job, samples);
+    if (job.text.continues()) check_prompts(job, samples);
+    if (job.options.output.extension() == ".h5") expect_ids_for_h5(samples.names);
+    if (job.options.results.top_k > config.vocab)
+      throw Error(ExitCode::kUsage, fmt::format("--top-logprobs {}: expected at most vocab_size = {}",
+                                                job.options.results.top_k, config.vocab));
+    for (const int32_t token : job.options.generation.sampling.eos_tokens)
+      if (token >= config.vocab)
+        throw Error(ExitCode::kUsage,
+                    fmt::format("--eos {}: expected at most vocab_size - 1 = {}", token, config.vocab - 1));
+    for (const auto& path : {job.options.report, job.options.trace})
+      if (!path.empty()) check_output_place(path);
+  }
+  job.world.barrier(job.load_timeout(), "inputs checked");
+  if (job.world.rank() != 0) open_shards(job);
+  if (job.world.broadcast(job.shards->split_id(), 0, job.load_timeout(), "split id") != job.shards->split_id())
+    throw Error(ExitCode::kData,
+                fmt::format("{}: holds another split here than on rank 0's host", job.options.weights.string()));
+  if (job.makes_output() && !job.options.output.empty()) {
+    check_output_place(job.options.output);
+    expect_names_are_ours(job.options.output);
+  }
+  return samples;
+}
+
+void share_samples(JobFrame& job, Samples all) {
+  for (const SampleRules& rules : all.rules.distinct())  // as many as any line asks for
+    job.options.results.top_k = std::max<int64_t>(job.options.results.top_k, rules.log_probs.value_or(0));
+  std::vector<int> listing;
+  for (int rank = 0; rank < job.world.size(); ++rank)
+    if (lists_offsets(job, rank)) listing.push_back(rank);
+  // One rank alone writes .jsonl, makes .h5, and answers lines that were refused, without --output too: the last one of
+  // the first pipeline.
+  const bool names = (is_input_of_lines(job.options.input) || job.options.input.extension() == ".h5") &&
+                     job.options.output.extension() != ".bin";
+  job.samples.emplace(job.world, std::move(all),
+                      JobSamples::Distribution{.stages = job.pipeline.size(),
+                                               .listing_ranks = std::move(listing),
+                                               .naming_rank = names ? job.pipeline.size() - 1 : -1,
+                                               .may_leave_out = job.options.resume,
+                                               .scores = job.options.results.score,
+                                               .embeddings = job.options.results.embeddings,
+                                               .timeout_seconds = job.load_timeout()});
+  job.text.share(job.load_timeout());
+  job.options.results.top_k =
+      job.world.broadcast_value(job.options.results.top_k, 0, job.load_timeout(), "log-probabilities");
+}
+
+}  // namespace lfm2
