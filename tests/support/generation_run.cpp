@@ -6,10 +6,10 @@
 #include <exception>
 #include <thread>
 
-#include "comm/local_channel.h"
 #include "stage/generation/sample_requests.h"
 #include "stage/shards/shard_reader.h"
 #include "support/loaded_stage.h"
+#include "support/local_channel.h"
 #include "support/local_control_link.h"
 #include "support/local_watchdogs.h"
 #include "support/shards.h"

@@ -6,9 +6,9 @@
 #include <memory>
 #include <thread>
 
-#include "comm/local_channel.h"
 #include "stage/scoring/scorer.h"
 #include "support/golden.h"
+#include "support/local_channel.h"
 #include "support/local_control_link.h"
 #include "support/local_watchdogs.h"
 

@@ -1,5 +1,5 @@
 // What a channel between threads says of its progress.
-#include "comm/local_channel.h"
+#include "support/local_channel.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,6 @@
 #include <thread>
 #include <vector>
 
-#include "comm/local_channel.h"
 #include "stage/generation/generator.h"
 #include "stage/io/input_file.h"
 #include "stage/io/scores.h"
@@ -16,6 +15,7 @@
 #include "support/golden.h"
 #include "support/live_requests.h"
 #include "support/loaded_stage.h"
+#include "support/local_channel.h"
 #include "support/local_control_link.h"
 #include "support/local_watchdogs.h"
 

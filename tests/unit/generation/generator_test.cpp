@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "base/json/json.h"
-#include "comm/local_channel.h"
 #include "stage/io/input_file.h"
 #include "stage/shards/shard_reader.h"
 #include "support/generation_run.h"
 #include "support/golden.h"
 #include "support/loaded_stage.h"
+#include "support/local_channel.h"
 #include "support/local_control_link.h"
 #include "support/local_watchdogs.h"
 #include "support/shards.h"

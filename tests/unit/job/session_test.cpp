@@ -9,7 +9,6 @@
 #include <memory>
 #include <thread>
 
-#include "comm/local_channel.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "stage/generation/generator.h"
 #include "stage/io/input_file.h"
@@ -17,6 +16,7 @@
 #include "support/golden.h"
 #include "support/live_requests.h"
 #include "support/loaded_stage.h"
+#include "support/local_channel.h"
 #include "support/local_control_link.h"
 #include "support/local_watchdogs.h"
 #include "support/shards.h"

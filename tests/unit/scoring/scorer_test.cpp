@@ -8,12 +8,12 @@
 #include <cstring>
 #include <thread>
 
-#include "comm/local_channel.h"
 #include "stage/io/input_file.h"
 #include "stage/model/memory_plan.h"
 #include "support/golden.h"
 #include "support/largest_difference.h"
 #include "support/loaded_stage.h"
+#include "support/local_channel.h"
 #include "support/local_control_link.h"
 #include "support/local_watchdogs.h"
 #include "support/scoring_run.h"

@@ -1,5 +1,5 @@
 // A mailbox between two threads, and the channel on top of it.
-#include "comm/local_channel.h"
+#include "support/local_channel.h"
 
 #include <algorithm>
 #include <cstring>
