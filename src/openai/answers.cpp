@@ -10,9 +10,9 @@
 #include "base/error.h"
 #include "base/json/error_json.h"
 #include "base/json/json.h"
+#include "base/utf8.h"
 #include "text/stream_decoder.h"
 #include "text/text_model.h"
-#include "text/utf8.h"
 
 namespace lfm2 {
 

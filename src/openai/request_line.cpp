@@ -11,11 +11,11 @@
 #include "base/file_kind.h"
 #include "base/json/error_json.h"
 #include "base/json/large_json.h"
+#include "base/utf8.h"
 #include "openai/field_reader.h"
 #include "openai/target.h"
 #include "stage/io/lines/line_reader.h"
 #include "text/text_model.h"
-#include "text/utf8.h"
 
 namespace lfm2 {
 

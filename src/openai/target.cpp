@@ -4,9 +4,9 @@
 #include <iterator>
 #include <string_view>
 
+#include "base/utf8.h"
 #include "text/tokenizer.h"
 #include "text/unicode/unicode_categories.h"
-#include "text/utf8.h"
 
 namespace lfm2 {
 

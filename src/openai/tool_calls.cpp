@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/json/json.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace lfm2::serve {
 

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/json/json.h"
+#include "base/utf8.h"
 #include "serve/http/event_stream.h"
-#include "text/utf8.h"
 
 namespace lfm2::serve {
 

@@ -1,7 +1,7 @@
 // Whole characters out of tokens that may hold parts of them.
 #include "text/stream_decoder.h"
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace lfm2 {
 

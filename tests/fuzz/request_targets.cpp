@@ -5,11 +5,11 @@
 
 #include "base/error.h"
 #include "base/json/json.h"
+#include "base/utf8.h"
 #include "fuzz/parser_files.h"
 #include "fuzz/targets.h"
 #include "openai/openai_request.h"
 #include "openai/tool_calls.h"
-#include "text/jinja/values/python_text.h"
 #include "text/text_model.h"
 
 namespace lfm2::fuzz {
@@ -112,10 +112,10 @@ void tool_calls(std::span<const std::byte> bytes) {
   const auto calls = serve::parse_tool_calls(text_of(bytes));
   if (!calls) return;
   require(!calls->empty(), "no call");
-  const bool is_text = jinja::is_utf8(text_of(bytes));
+  const bool is_text = is_utf8(text_of(bytes));
   for (const serve::ToolCall& call : *calls) {
     require(OrderedJson::parse(call.arguments).is_object(), "arguments that are no object");
-    require(!is_text || jinja::is_utf8(call.name), "a name that is not UTF-8");
+    require(!is_text || is_utf8(call.name), "a name that is not UTF-8");
   }
 }
 

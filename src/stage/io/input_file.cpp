@@ -16,13 +16,13 @@
 #include "base/json/json.h"
 #include "base/split_mix.h"
 #include "base/thread_pool.h"
+#include "base/utf8.h"
 #include "openai/request_line.h"
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
 #include "stage/hdf5/h5_texts.h"
 #include "stage/io/lines/line_reader.h"
 #include "stage/io/npy_file.h"
-#include "text/utf8.h"
 
 namespace lfm2 {
 

@@ -7,10 +7,10 @@
 
 #include "base/error.h"
 #include "base/json/json.h"
+#include "base/utf8.h"
 #include "openai/target.h"
 #include "stage/io/input_file.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace lfm2 {
 

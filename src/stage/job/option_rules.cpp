@@ -5,11 +5,11 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "stage/io/completions.h"
 #include "stage/io/lines/line_reader.h"
 #include "stage/io/output_file.h"
 #include "stage/job/options.h"
-#include "text/utf8.h"
 
 namespace lfm2 {
 

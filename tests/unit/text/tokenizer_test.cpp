@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "text/stream_decoder.h"
-#include "text/utf8.h"
 #include "unit/text/small_tokenizer.h"
 
 namespace lfm2 {
