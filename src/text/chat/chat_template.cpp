@@ -1,10 +1,9 @@
 #include "text/chat/chat_template.h"
 
 #include "base/error.h"
-#include "text/jinja/builtins/functions.h"
+#include "base/utf8.h"
+#include "text/jinja/builtins/builtins.h"
 #include "text/jinja/evaluate.h"
-#include "text/jinja/syntax/parser.h"
-#include "text/jinja/values/python_text.h"
 
 namespace lfm2 {
 
@@ -15,7 +14,7 @@ using jinja::Value;
 
 // Texts are not copied: the JSON outlives the rendering.
 Value text_value(const Heap& heap, const std::string& text) {
-  if (!jinja::is_utf8(text)) heap.fail("the conversation has text that is not UTF-8");
+  if (!is_utf8(text)) heap.fail("the conversation has text that is not UTF-8");
   return Value::text(text);
 }
 

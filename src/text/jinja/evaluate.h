@@ -33,7 +33,7 @@ class Evaluator {
   friend class LoopItems;
   enum class Flow { kNext, kBreak, kContinue };
 
-  // Expressions (evaluate.cpp, call.cpp).
+  // Expressions (evaluate.cpp).
   Value evaluate_name(const Expression& expression);
   Value evaluate_compare(const Expression& expression);
   Value evaluate_logic(const Expression& expression);

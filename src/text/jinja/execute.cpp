@@ -1,8 +1,7 @@
 // Statements.
-#include "text/jinja/builtins/attributes.h"
+#include "text/jinja/builtins/builtins.h"
 #include "text/jinja/evaluate.h"
 #include "text/jinja/values/format.h"
-#include "text/jinja/values/operators.h"
 
 namespace lfm2::jinja {
 

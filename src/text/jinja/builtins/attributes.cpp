@@ -1,11 +1,10 @@
-#include "text/jinja/builtins/attributes.h"
+// What `value.name`, `value[key]` and `value[a:b]` give in Jinja's sandbox.
 
 #include <algorithm>
 #include <iterator>
 
-#include "text/jinja/builtins/methods.h"
+#include "text/jinja/builtins/builtins.h"
 #include "text/jinja/values/format.h"
-#include "text/jinja/values/operators.h"
 #include "text/jinja/values/python_text.h"
 #include "text/jinja/values/unsupported.h"
 
@@ -56,45 +55,27 @@ Value own_attribute(Heap& heap, const Value& value, std::string_view name) {
     if (found != nullptr) return Value::object(Kind::kMethod, heap.make<Method>(value, found));
     return refused(heap, naming, name);
   };
-  switch (value.kind()) {
-    case Kind::kText:
-      if (value.is_markup()) heap.fail(unsupported("a method of text that is marked safe"));
-      return method(find_text_method(name), Naming::kTextMethod);
-    case Kind::kDict:
-      return has(kChangesDict, name) ? unsafe(heap, value, name) : method(find_dict_method(name), Naming::kDictMethod);
-    case Kind::kList:
-      if (has(kChangesList, name)) return unsafe(heap, value, name);
-      return refused(heap, Naming::kListMethod, name);
-    case Kind::kTuple:
-      return name == "copy" ? Value() : refused(heap, Naming::kListMethod, name);
-    case Kind::kNamespace: {
-      const Value* found = find_in(heap, value.as<Namespace>(), name);
-      return found == nullptr ? Value() : *found;
-    }
-    case Kind::kLoop:
-      return loop_attribute(heap, value.as<Loop>(), name);
-    case Kind::kMacro:
-    case Kind::kIterator:
-      if (name.starts_with('_')) heap.fail(unsupported(fmt::format("the attribute '{}'", name)));
-      return refused(heap, Naming::kCallAttribute, name);
-    case Kind::kMethod:
-    case Kind::kFunction:
-      return {};
-    case Kind::kMissing:
-    case Kind::kUndefined:
-      require_defined(heap, value);
-      return {};
-    case Kind::kNone:
-      return {};
-    case Kind::kBoolean:
-    case Kind::kInteger:
-    case Kind::kDigits:
-    case Kind::kReal:
-    case Kind::kRange:
-    case Kind::kView:
-      return refused(heap, Naming::kOtherAttribute, name);
+  if (value.is_text()) {
+    if (value.is_markup()) heap.fail(unsupported("a method of text that is marked safe"));
+    return method(find_text_method(name), Naming::kTextMethod);
   }
-  return {};
+  if (value.is(Kind::kDict))
+    return has(kChangesDict, name) ? unsafe(heap, value, name) : method(find_dict_method(name), Naming::kDictMethod);
+  if (value.is(Kind::kList) && has(kChangesList, name)) return unsafe(heap, value, name);
+  if (value.is_sequence())
+    return value.is(Kind::kTuple) && name == "copy" ? Value() : refused(heap, Naming::kListMethod, name);
+  if (value.is(Kind::kNamespace)) {
+    const Value* found = find_in(heap, value.as<Namespace>(), name);
+    return found == nullptr ? Value() : *found;
+  }
+  if (value.is(Kind::kLoop)) return loop_attribute(heap, value.as<Loop>(), name);
+  if (value.is(Kind::kMacro) || value.is(Kind::kIterator)) {
+    if (name.starts_with('_')) heap.fail(unsupported(fmt::format("the attribute '{}'", name)));
+    return refused(heap, Naming::kCallAttribute, name);
+  }
+  require_defined(heap, value);
+  if (value.is(Kind::kMethod) || value.is(Kind::kFunction) || value.is_none() || value.is_missing()) return {};
+  return refused(heap, Naming::kOtherAttribute, name);
 }
 
 // Python's obj[key]: missing where it raises TypeError, KeyError or IndexError.
@@ -106,8 +87,7 @@ Value own_item(Heap& heap, const Value& value, const Value& key) {
     return found == nullptr ? Value() : *found;
   }
   if (!key.is_integral()) return {};
-  const bool sequence = value.is(Kind::kList) || value.is(Kind::kTuple) || value.is(Kind::kRange) || value.is_text();
-  if (!sequence) return {};
+  if (!value.is_sequence() && !value.is(Kind::kRange) && !value.is_text()) return {};
   if (value.is_text()) heap.charge_bytes(2 * value.as_text().size());
   const auto count = static_cast<Integer>(*length(value));
   const Integer index = key.as_integer() < 0 ? key.as_integer() + count : key.as_integer();
@@ -174,8 +154,8 @@ Value get_item(Heap& heap, const Value& value, const Value& key) {
 }
 
 Value get_slice(Heap& heap, const Value& value, const Value& start, const Value& stop, const Value& step) {
-  const bool sequence = value.is(Kind::kList) || value.is(Kind::kTuple) || value.is_text();
-  if (!sequence) refuse(heap, value, unsupported(fmt::format("a slice of a {}", type_name(value))));
+  if (!value.is_sequence() && !value.is_text())
+    refuse(heap, value, unsupported(fmt::format("a slice of a {}", type_name(value))));
   const bool whole = start.is_missing() && stop.is_missing();
   if (whole && step.is_integral() && step.as_integer() == -1) return reversed(heap, value);
   if (!step.is_missing()) heap.fail(unsupported("a slice with a step other than [::-1]"));

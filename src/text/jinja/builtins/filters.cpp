@@ -1,14 +1,10 @@
-// The filters on single values, and the table of all.
-#include "text/jinja/builtins/filters.h"
-
+// The filters on single values, and the tests.
 #include <algorithm>
 #include <cmath>
 #include <optional>
 
-#include "text/jinja/builtins/methods.h"
-#include "text/jinja/builtins/text_case.h"
+#include "text/jinja/builtins/builtins.h"
 #include "text/jinja/values/format.h"
-#include "text/jinja/values/operators.h"
 #include "text/jinja/values/python_text.h"
 #include "text/jinja/values/unsupported.h"
 
@@ -134,7 +130,7 @@ Value format_filter(Heap& heap, const Value& input, const Arguments& arguments) 
 
 // A list or tuple of two texts for tojson's separators.
 void read_separators(Heap& heap, const Value& value, JsonForm& form) {
-  const bool pair = (value.is(Kind::kList) || value.is(Kind::kTuple)) && length(value) == size_t{2};
+  const bool pair = value.is_sequence() && length(value) == size_t{2};
   if (!pair) heap.fail("tojson: separators must be two texts");
   form.between_items = text_argument(heap, value.as<Items>().values[0], "a separator of tojson");
   form.after_key = text_argument(heap, value.as<Items>().values[1], "a separator of tojson");
@@ -174,12 +170,57 @@ constexpr Named<Call> kFilters[] = {
     {"upper", case_filter<upper>},
 };
 
+constexpr char kAny[] = "a test", kBooleans[] = "true and false", kDefined[] = "defined", kNumber[] = "number",
+               kSequence[] = "sequence", kIterable[] = "iterable";
+
+// A test without arguments; `kWhat` names it in messages.
+template <const char* kWhat, bool (*kIs)(const Value&)>
+bool plain_test(Heap& heap, const Value& value, const Arguments& arguments) {
+  bind(heap, kWhat, arguments, {});
+  return kIs(value);
+}
+
+template <Kind kKind>
+bool is_kind(const Value& value) {
+  return value.is(kKind);
+}
+
+template <bool kValue>
+bool is_the_boolean(const Value& value) {
+  return value.is(Kind::kBoolean) && value.as_boolean() == kValue;
+}
+
+template <Operator kOperator>
+bool compares(Heap& heap, const Value& value, const Arguments& arguments) {
+  return compare(heap, kOperator, value, bind(heap, "a comparing test", arguments, {"other"}, 1)[0]);
+}
+
+constexpr Named<Test> kTests[] = {
+    {"defined", plain_test<kDefined, [](const Value& value) { return !value.is_undefined(); }>},
+    {"undefined", plain_test<kAny, is_kind<Kind::kUndefined>>},
+    {"none", plain_test<kAny, is_kind<Kind::kNone>>},
+    {"boolean", plain_test<kAny, is_kind<Kind::kBoolean>>},
+    {"true", plain_test<kBooleans, is_the_boolean<true>>},
+    {"false", plain_test<kBooleans, is_the_boolean<false>>},
+    {"number", plain_test<kNumber, [](const Value& value) { return value.is_number() || value.is(Kind::kDigits); }>},
+    {"string", plain_test<kAny, is_kind<Kind::kText>>},
+    {"mapping", plain_test<kAny, is_kind<Kind::kDict>>},
+    {"sequence", plain_test<kSequence, [](const Value& value) { return length(value) && !value.is(Kind::kView); }>},
+    {"iterable", plain_test<kIterable, is_iterable>},
+    {"in", compares<Operator::kIn>},
+    {"==", compares<Operator::kEqual>},
+    {"eq", compares<Operator::kEqual>},
+    {"equalto", compares<Operator::kEqual>},
+};
+
 }  // namespace
 
 const Named<Call>* find_filter(std::string_view name) {
   const Named<Call>* found = find_named(kFilters, name);
   return found != nullptr ? found : find_sequence_filter(name);
 }
+
+const Named<Test>* find_test(std::string_view name) { return find_named(kTests, name); }
 
 Value apply_filter(Heap& heap, const Named<Call>& filter, const Value& input, const Arguments& arguments) {
   heap.charge(1);

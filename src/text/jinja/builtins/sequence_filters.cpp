@@ -2,11 +2,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "text/jinja/builtins/attributes.h"
-#include "text/jinja/builtins/filters.h"
-#include "text/jinja/builtins/text_case.h"
+#include "text/jinja/builtins/builtins.h"
 #include "text/jinja/values/format.h"
-#include "text/jinja/values/operators.h"
 #include "text/jinja/values/unsupported.h"
 
 namespace lfm2::jinja {

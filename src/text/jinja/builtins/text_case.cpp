@@ -1,8 +1,7 @@
-#include "text/jinja/builtins/text_case.h"
-
 #include <algorithm>
 #include <iterator>
 
+#include "text/jinja/builtins/builtins.h"
 #include "text/jinja/builtins/lower_case.h"
 #include "text/jinja/values/python_text.h"
 #include "text/jinja/values/unsupported.h"

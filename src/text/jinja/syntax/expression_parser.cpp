@@ -19,18 +19,6 @@ std::optional<Operator> find_operator(const Token& token,
   return std::nullopt;
 }
 
-// As long as it lives, the parser is one level deeper.
-class Deeper {
- public:
-  explicit Deeper(int& depth) : depth_(depth) { ++depth_; }
-  ~Deeper() { --depth_; }
-  Deeper(const Deeper&) = delete;
-  Deeper& operator=(const Deeper&) = delete;
-
- private:
-  int& depth_;
-};
-
 }  // namespace
 
 ExpressionPtr ExpressionParser::make(ExpressionKind kind, int line) const {
@@ -42,8 +30,7 @@ ExpressionPtr ExpressionParser::make(ExpressionKind kind, int line) const {
 
 void ExpressionParser::add(Expression& node, ExpressionPtr operand) const {
   if (operand) node.depth = std::max(node.depth, operand->depth + 1);
-  if (node.depth > kMaxSyntaxDepth)
-    tokens_.fail(fmt::format("an expression nested deeper than {} levels", kMaxSyntaxDepth));
+  check_depth(node.depth);
   node.operands.push_back(std::move(operand));
 }
 
@@ -61,14 +48,12 @@ ExpressionPtr ExpressionParser::binary(Operator op, int line, ExpressionPtr left
   return node;
 }
 
-void ExpressionParser::nest() {
-  if (depth_ >= kMaxSyntaxDepth)
-    tokens_.fail(fmt::format("an expression nested deeper than {} levels", kMaxSyntaxDepth));
+void ExpressionParser::check_depth(int depth) const {
+  if (depth > kMaxSyntaxDepth) tokens_.fail(fmt::format("an expression nested deeper than {} levels", kMaxSyntaxDepth));
 }
 
 ExpressionPtr ExpressionParser::parse(bool with_condition) {
-  nest();
-  const Deeper deeper(depth_);
+  const Deeper deeper(*this);
   return with_condition ? parse_condition() : parse_or();
 }
 
@@ -106,8 +91,7 @@ ExpressionPtr ExpressionParser::parse_and() {
 
 ExpressionPtr ExpressionParser::parse_not() {
   if (!tokens_.is_name("not")) return parse_compare();
-  nest();
-  const Deeper deeper(depth_);
+  const Deeper deeper(*this);
   const int line = tokens_.next().line;
   return unary(ExpressionKind::kNot, line, parse_not());
 }
@@ -173,8 +157,7 @@ ExpressionPtr ExpressionParser::parse_unary(bool with_filters) {
   ExpressionPtr node;
   if (tokens_.is_operator("+")) tokens_.fail(line, unsupported("the sign '+'"));
   if (tokens_.skip_operator("-")) {
-    nest();
-    const Deeper deeper(depth_);
+    const Deeper deeper(*this);
     node = unary(ExpressionKind::kNegative, line, parse_unary(false));
   } else {
     node = parse_primary();
@@ -237,8 +220,7 @@ ExpressionPtr ExpressionParser::parse_name() {
 }
 
 ExpressionPtr ExpressionParser::parse_parentheses() {
-  nest();
-  const Deeper deeper(depth_);
+  const Deeper deeper(*this);
   const int line = tokens_.next().line;
   if (tokens_.skip_operator(")")) return make(ExpressionKind::kTuple, line);
   ExpressionPtr node = parse_tuple();
@@ -247,8 +229,7 @@ ExpressionPtr ExpressionParser::parse_parentheses() {
 }
 
 ExpressionPtr ExpressionParser::parse_list() {
-  nest();
-  const Deeper deeper(depth_);
+  const Deeper deeper(*this);
   ExpressionPtr node = make(ExpressionKind::kList, tokens_.next().line);
   while (!tokens_.is_operator("]")) {
     if (!node->operands.empty()) tokens_.expect_operator(",");
@@ -260,8 +241,7 @@ ExpressionPtr ExpressionParser::parse_list() {
 }
 
 ExpressionPtr ExpressionParser::parse_dict() {
-  nest();
-  const Deeper deeper(depth_);
+  const Deeper deeper(*this);
   ExpressionPtr node = make(ExpressionKind::kDict, tokens_.next().line);
   while (!tokens_.is_operator("}")) {
     if (!node->operands.empty()) tokens_.expect_operator(",");
@@ -299,8 +279,7 @@ ExpressionPtr ExpressionParser::parse_target(bool with_namespace, std::string_vi
   const auto parse_one = [&]() -> ExpressionPtr {
     if (!tokens_.is(TokenKind::kName)) {
       if (tokens_.is_operator("(")) {
-        nest();
-        const Deeper deeper(depth_);
+        const Deeper deeper(*this);
         tokens_.next();
         ExpressionPtr inner = parse_target(false);
         tokens_.expect_operator(")");

@@ -47,7 +47,19 @@ class ExpressionParser {
   ExpressionPtr unary(ExpressionKind kind, int line, ExpressionPtr operand) const;
   ExpressionPtr binary(Operator op, int line, ExpressionPtr left, ExpressionPtr right) const;
   void finish_call(Expression& node, std::unique_ptr<CallSyntax> call) const;
-  void nest();  // one level deeper; refuses what is too deep
+  void check_depth(int depth) const;  // refuses what is too deep
+
+  // As long as it lives, the parser is one level deeper.
+  class Deeper {
+   public:
+    explicit Deeper(ExpressionParser& parser) : depth_(parser.depth_) { parser.check_depth(++depth_); }
+    ~Deeper() { --depth_; }
+    Deeper(const Deeper&) = delete;
+    Deeper& operator=(const Deeper&) = delete;
+
+   private:
+    int& depth_;
+  };
 
   TokenStream& tokens_;
   int depth_ = 0;

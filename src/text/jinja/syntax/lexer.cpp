@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "base/error.h"
-#include "text/jinja/syntax/literals.h"
+#include "base/utf8.h"
 #include "text/jinja/values/python_text.h"
 #include "text/jinja/values/unsupported.h"
 
@@ -30,6 +31,56 @@ std::string normalize_newlines(std::string_view text) {
 
 bool is_name_byte(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+// The number at the front of `text`, of so many digits of that base at most; `used` is how many it has.
+uint32_t leading_number(std::string_view text, size_t digits, int base, size_t& used) {
+  uint32_t number = 0;
+  text = text.substr(0, digits);
+  used = static_cast<size_t>(std::from_chars(text.data(), text.data() + text.size(), number, base).ptr - text.data());
+  return number;
+}
+
+// What escapes like \n and \u00e9 mean, as in Python. Null where it goes well, else what is wrong.
+const char* unescape(std::string_view literal, std::string& text) {
+  for (size_t at = 0; at < literal.size();) {
+    if (literal[at] != '\\') {
+      text += literal[at++];
+      continue;
+    }
+    ++at;
+    const char c = literal[at];  // the lexer has seen that something follows
+    if (static_cast<unsigned char>(c) >= 0x80) {
+      // Jinja writes such characters as escapes first, and the backslash before then escapes the new one.
+      append_code(text, next_character(literal, at));
+      continue;
+    }
+    ++at;
+    constexpr std::string_view kLetters = "abfnrtv\\'\"", kMeanings = "\a\b\f\n\r\t\v\\'\"";
+    if (const size_t place = kLetters.find(c); place != std::string_view::npos) {
+      text += kMeanings[place];
+    } else if (c == '\n') {
+      continue;
+    } else if (c >= '0' && c < '8') {
+      size_t used = 0;
+      append_utf8(text, leading_number(literal.substr(at - 1), 3, 8, used));
+      at += used - 1;
+    } else if (c == 'x' || c == 'u' || c == 'U') {
+      const size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : 8;
+      size_t used = 0;
+      const uint32_t character = leading_number(literal.substr(at), digits, 16, used);
+      if (used < digits) return "a truncated escape in a text";
+      at += used;
+      if (character > 0x10ffff || (character >= 0xd800 && character < 0xe000))
+        return "an escape that is no character is not supported";
+      append_utf8(text, character);
+    } else if (c == 'N') {
+      return "escapes with \\N are not supported";
+    } else {
+      (text += '\\') += c;
+    }
+  }
+  return nullptr;
 }
 
 class Lexer {

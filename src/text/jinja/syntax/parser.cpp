@@ -1,15 +1,12 @@
 // Parses statements; expressions are the ExpressionParser's.
-#include "text/jinja/syntax/parser.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <initializer_list>
 
+#include "base/utf8.h"
 #include "text/jinja/syntax/expression_parser.h"
-#include "text/jinja/syntax/scopes.h"
 #include "text/jinja/syntax/token_stream.h"
-#include "text/jinja/values/python_text.h"
 #include "text/jinja/values/unsupported.h"
 
 namespace lfm2::jinja {

@@ -66,7 +66,7 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr operand) {
 }
 
 std::unique_ptr<CallSyntax> ExpressionParser::parse_arguments() {
-  nest();
+  check_depth(depth_ + 1);
   const int line = tokens_.line();
   auto call = std::make_unique<CallSyntax>();
   tokens_.expect_operator("(");
@@ -102,8 +102,7 @@ void ExpressionParser::finish_call(Expression& node, std::unique_ptr<CallSyntax>
   for (const ExpressionPtr& argument : call->positional) deepen(argument);
   for (const auto& [name, argument] : call->keyword) deepen(argument);
   deepen(call->more_positional);
-  if (node.depth > kMaxSyntaxDepth)
-    tokens_.fail(fmt::format("an expression nested deeper than {} levels", kMaxSyntaxDepth));
+  check_depth(node.depth);
   node.call = std::move(call);
 }
 

@@ -1,14 +1,13 @@
 // Jinja decides at compile time, by the order of the text: a name that is read before anything is stored in it is the
 // caller's variable, one that is stored first begins as nothing, or as a copy of the variable around it. Each scope is
 // thus gone through twice: all its names are collected (collect), then each name gets its place (resolve).
-#include "text/jinja/syntax/scopes.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
 
+#include "text/jinja/syntax/tree.h"
 #include "text/jinja/values/unsupported.h"
 
 namespace lfm2::jinja {

@@ -6,29 +6,20 @@ namespace lfm2::jinja {
 
 namespace {
 
-std::string describe(const Token& token) {
-  switch (token.kind) {
-    case TokenKind::kData:
-      return "template data / text";
-    case TokenKind::kVariableBegin:
-      return "begin of print statement";
-    case TokenKind::kVariableEnd:
-      return "end of print statement";
-    case TokenKind::kBlockBegin:
-      return "begin of statement block";
-    case TokenKind::kBlockEnd:
-      return "end of statement block";
-    case TokenKind::kEnd:
-      return "end of template";
-    case TokenKind::kText:
-      return "string";
-    case TokenKind::kInteger:
-      return "integer";
-    case TokenKind::kName:
-    case TokenKind::kOperator:
-      return std::string(token.text);
-  }
-  return "";
+std::string_view describe(const Token& token) {
+  // In the order of TokenKind.
+  constexpr std::string_view kNames[] = {"template data / text",
+                                         "begin of print statement",
+                                         "end of print statement",
+                                         "begin of statement block",
+                                         "end of statement block",
+                                         "",
+                                         "string",
+                                         "integer",
+                                         "",
+                                         "end of template"};
+  const std::string_view name = kNames[static_cast<size_t>(token.kind)];
+  return name.empty() ? token.text : name;
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The syntax tree of a template. Names have been resolved to places (scopes.h), so that rendering looks nothing up by
-// name but attributes and the caller's variables.
+// The syntax tree of a template. Names have been resolved to places (resolve_names), so that rendering looks nothing up
+// by name but attributes and the caller's variables.
 #pragma once
 
 #include <memory>
@@ -7,10 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "text/jinja/builtins/filters.h"
+#include "text/jinja/builtins/builtins.h"
 #include "text/jinja/syntax/lexer.h"
-#include "text/jinja/values/operators.h"
-#include "text/jinja/values/value.h"
 
 namespace lfm2::jinja {
 
@@ -132,5 +130,13 @@ struct Template {
   FunctionSyntax root;
   std::vector<std::string_view> variables;  // names that the caller or Jinja itself must give a value
 };
+
+// From a template's text to its syntax tree. What is not supported is refused here: Error(kData) with `what`, which
+// names the template, and the line.
+std::unique_ptr<Template> parse_template(std::string_view text, std::string what);
+
+// Finds for every name of a template the variable that Jinja's compiler finds: which scope it belongs to, and what it
+// is when the scope begins. Scopes are the template, macros, the bodies of calls, loops, with, filter and set blocks.
+void resolve_names(Template& tree);
 
 }  // namespace lfm2::jinja

@@ -62,7 +62,7 @@ Value add_items(Heap& heap, const Value& a, const Value& b) {
   return heap.sequence(a.kind(), joined);
 }
 
-bool is_sequence(const Value& value) { return value.is_text() || value.is(Kind::kList) || value.is(Kind::kTuple); }
+bool repeats(const Value& value) { return value.is_text() || value.is_sequence(); }
 
 }  // namespace
 
@@ -70,9 +70,9 @@ Value arithmetic(Heap& heap, Operator op, const Value& a, const Value& b) {
   if (a.is_integral() && b.is_integral()) return integer_arithmetic(heap, op, a.as_integer(), b.as_integer());
   if (a.is_number() && b.is_number()) heap.fail(unsupported("arithmetic on floats"));
   if (op == Operator::kAdd && a.is_text() && b.is_text()) return add_texts(heap, a, b);
-  if (op == Operator::kAdd && a.kind() == b.kind() && is_sequence(a)) return add_items(heap, a, b);
-  if (op == Operator::kMultiply && is_sequence(a) && b.is_integral()) return repeat(heap, a, b.as_integer());
-  if (op == Operator::kMultiply && is_sequence(b) && a.is_integral()) return repeat(heap, b, a.as_integer());
+  if (op == Operator::kAdd && a.kind() == b.kind() && a.is_sequence()) return add_items(heap, a, b);
+  if (op == Operator::kMultiply && repeats(a) && b.is_integral()) return repeat(heap, a, b.as_integer());
+  if (op == Operator::kMultiply && repeats(b) && a.is_integral()) return repeat(heap, b, a.as_integer());
   if (a.is(Kind::kView) || b.is(Kind::kView)) heap.fail(unsupported("arithmetic on views of dicts"));
   require_defined(heap, a);
   if (op == Operator::kModulo && a.is_text()) heap.fail(unsupported("the operator '%' on text"));

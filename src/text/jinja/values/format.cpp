@@ -15,15 +15,16 @@ void charge_growth(Heap& heap, const std::string& out, size_t before) {
   heap.charge_bytes(out.size() - before);
 }
 
-void append_items(Heap& heap, std::string& out, std::span<const Value> items, char open, char close) {
+void append_items(Heap& heap, std::string& out, const Value& value) {
+  const auto items = value.as<Items>().values;
   heap.charge_memory(2 + 2 * items.size());
-  out += open;
+  out += value.is(Kind::kList) ? '[' : '(';
   for (size_t i = 0; i < items.size(); ++i) {
     if (i > 0) out += ", ";
     append_repr(heap, out, items[i]);
   }
-  if (open == '(' && items.size() == 1) out += ',';
-  out += close;
+  if (value.is(Kind::kTuple) && items.size() == 1) out += ',';
+  out += value.is(Kind::kList) ? ']' : ')';
 }
 
 void append_dict(Heap& heap, std::string& out, const Dict& dict) {
@@ -40,6 +41,31 @@ void append_dict(Heap& heap, std::string& out, const Dict& dict) {
 }
 
 }  // namespace
+
+const char* type_name(const Value& value) {
+  // In the order of Kind.
+  constexpr const char* kNames[] = {"missing",
+                                    "Undefined",
+                                    "NoneType",
+                                    "bool",
+                                    "int",
+                                    "int of more than 64 bits",
+                                    "float",
+                                    "str",
+                                    "list",
+                                    "tuple",
+                                    "dict",
+                                    "range",
+                                    "view",
+                                    "generator",
+                                    "Namespace",
+                                    "Macro",
+                                    "builtin_function_or_method",
+                                    "function",
+                                    "LoopContext"};
+  if (value.is_markup()) return "Markup";
+  return value.is(Kind::kView) ? value.as<View>().type : kNames[static_cast<size_t>(value.kind())];
+}
 
 std::string integer_text(Integer value) { return fmt::format("{}", value); }
 
@@ -58,42 +84,20 @@ void append_repr(Heap& heap, std::string& out, const Value& value) {
 
 void append_str(Heap& heap, std::string& out, const Value& value) {
   const size_t before = out.size();
-  switch (value.kind()) {
-    case Kind::kMissing:
-    case Kind::kUndefined:
-      break;
-    case Kind::kNone:
-      out += "None";
-      break;
-    case Kind::kBoolean:
-      out += value.as_boolean() ? "True" : "False";
-      break;
-    case Kind::kInteger:
-      out += integer_text(value.as_integer());
-      break;
-    case Kind::kReal:
-      append_real(out, value.as_real());
-      break;
-    case Kind::kDigits:
-    case Kind::kText:
-      out += value.as_text();
-      break;
-    case Kind::kList:
-      return append_items(heap, out, value.as<Items>().values, '[', ']');
-    case Kind::kTuple:
-      return append_items(heap, out, value.as<Items>().values, '(', ')');
-    case Kind::kDict:
-      return append_dict(heap, out, value.as<Dict>());
-    case Kind::kRange:
-    case Kind::kView:
-    case Kind::kIterator:
-    case Kind::kNamespace:
-    case Kind::kMacro:
-    case Kind::kMethod:
-    case Kind::kFunction:
-    case Kind::kLoop:
-      heap.fail(unsupported(fmt::format("a {} as text", type_name(value))));
-  }
+  if (value.is_sequence()) return append_items(heap, out, value);
+  if (value.is(Kind::kDict)) return append_dict(heap, out, value.as<Dict>());
+  if (value.is_none())
+    out += "None";
+  else if (value.is(Kind::kBoolean))
+    out += value.as_boolean() ? "True" : "False";
+  else if (value.is(Kind::kInteger))
+    out += integer_text(value.as_integer());
+  else if (value.is(Kind::kReal))
+    append_real(out, value.as_real());
+  else if (value.is_text() || value.is(Kind::kDigits))
+    out += value.as_text();
+  else if (!value.is_missing() && !value.is_undefined())
+    heap.fail(unsupported(fmt::format("a {} as text", type_name(value))));
   charge_growth(heap, out, before);
 }
 

@@ -106,7 +106,7 @@ Value Heap::concatenate(std::string_view a, std::string_view b, bool markup) {
 int Heap::depth_of(std::span<const Value> values) const {
   int depth = 0;
   for (const Value& value : values) {
-    if (value.is(Kind::kList) || value.is(Kind::kTuple)) depth = std::max(depth, value.as<Items>().depth);
+    if (value.is_sequence()) depth = std::max(depth, value.as<Items>().depth);
     if (value.is(Kind::kDict)) depth = std::max(depth, value.as<Dict>().depth);
     if (value.is(Kind::kView)) depth = std::max(depth, value.as<View>().items.depth);
   }

@@ -109,44 +109,25 @@ void append_json_list(Heap& heap, std::string& out, std::span<const Value> items
 void append_json(Heap& heap, std::string& out, const Value& value, const JsonForm& form, int level) {
   heap.charge(1);
   heap.charge_memory(8 + form.between_items.size() + form.after_key.size());
-  switch (value.kind()) {
-    case Kind::kNone:
-      out += "null";
-      return;
-    case Kind::kBoolean:
-      out += value.as_boolean() ? "true" : "false";
-      return;
-    case Kind::kInteger:
-      out += integer_text(value.as_integer());
-      return;
-    case Kind::kDigits:
-      heap.charge_memory(value.as_text().size());
-      out += value.as_text();
-      return;
-    case Kind::kReal:
-      append_json_real(out, value.as_real());
-      return;
-    case Kind::kText:
-      append_json_text(heap, out, value.as_text(), form.ascii);
-      return;
-    case Kind::kList:
-    case Kind::kTuple:
-      append_json_list(heap, out, value.as<Items>().values, form, level);
-      return;
-    case Kind::kDict:
-      append_json_dict(heap, out, value.as<Dict>(), form, level);
-      return;
-    case Kind::kMissing:
-    case Kind::kUndefined:
-    case Kind::kRange:
-    case Kind::kView:
-    case Kind::kIterator:
-    case Kind::kNamespace:
-    case Kind::kMacro:
-    case Kind::kMethod:
-    case Kind::kFunction:
-    case Kind::kLoop:
-      heap.fail(fmt::format("tojson: Object of type {} is not JSON serializable", type_name(value)));
+  if (value.is_none()) {
+    out += "null";
+  } else if (value.is(Kind::kBoolean)) {
+    out += value.as_boolean() ? "true" : "false";
+  } else if (value.is(Kind::kInteger)) {
+    out += integer_text(value.as_integer());
+  } else if (value.is(Kind::kDigits)) {
+    heap.charge_memory(value.as_text().size());
+    out += value.as_text();
+  } else if (value.is(Kind::kReal)) {
+    append_json_real(out, value.as_real());
+  } else if (value.is_text()) {
+    append_json_text(heap, out, value.as_text(), form.ascii);
+  } else if (value.is_sequence()) {
+    append_json_list(heap, out, value.as<Items>().values, form, level);
+  } else if (value.is(Kind::kDict)) {
+    append_json_dict(heap, out, value.as<Dict>(), form, level);
+  } else {
+    heap.fail(fmt::format("tojson: Object of type {} is not JSON serializable", type_name(value)));
   }
 }
 

@@ -1,10 +1,13 @@
-// Comparison, containment and truth; the rest is in arithmetic.cpp and iteration.cpp.
+// Comparison, containment, truth, lengths and items; arithmetic is in arithmetic.cpp.
 #include "text/jinja/values/operators.h"
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
+#include <vector>
 
+#include "base/utf8.h"
 #include "text/jinja/values/python_text.h"
 #include "text/jinja/values/unsupported.h"
 
@@ -34,6 +37,11 @@ int compare_numbers(const Value& a, const Value& b) {
   }
   const double x = a.as_real(), y = b.as_real();
   return x < y ? -1 : x > y ? 1 : x == y ? 0 : 2;
+}
+
+// What Python compares by its content, which nothing here does.
+bool compares_by_content(const Value& value) {
+  return value.is(Kind::kRange) || value.is(Kind::kView) || value.is(Kind::kMethod);
 }
 
 bool equal_items(Heap& heap, std::span<const Value> a, std::span<const Value> b) {
@@ -77,115 +85,53 @@ void refuse(const Heap& heap, const Value& value, const std::string& what) {
 }
 
 bool truth(const Value& value) {
-  switch (value.kind()) {
-    case Kind::kMissing:
-    case Kind::kUndefined:
-    case Kind::kNone:
-      return false;
-    case Kind::kBoolean:
-    case Kind::kInteger:
-      return value.as_integer() != 0;
-    case Kind::kReal:
-      return value.as_real() != 0;
-    case Kind::kText:
-      return !value.as_text().empty();
-    case Kind::kList:
-    case Kind::kTuple:
-    case Kind::kDict:
-    case Kind::kRange:
-    case Kind::kView:
-      return length(value) != size_t{0};
-    case Kind::kDigits:
-    case Kind::kIterator:
-    case Kind::kNamespace:
-    case Kind::kMacro:
-    case Kind::kMethod:
-    case Kind::kFunction:
-    case Kind::kLoop:
-      return true;
-  }
-  return false;
+  if (value.is_number()) return value.as_real() != 0;
+  if (value.is_text()) return !value.as_text().empty();
+  return length(value) != size_t{0} && !value.is_missing() && !value.is_none();
 }
 
 bool equal(Heap& heap, const Value& a, const Value& b) {
   heap.charge(1);
   if (a.is_number() && b.is_number()) return compare_numbers(a, b) == 0;
   if (a.kind() != b.kind()) return false;
-  switch (a.kind()) {
-    case Kind::kDigits:
-    case Kind::kText:
-      if (a.as_text().size() != b.as_text().size()) return false;
-      heap.charge_bytes(a.as_text().size());
-      return a.as_text() == b.as_text();
-    case Kind::kList:
-    case Kind::kTuple:
-      return equal_items(heap, a.as<Items>().values, b.as<Items>().values);
-    case Kind::kDict:
-      return equal_dicts(heap, a.as<Dict>(), b.as<Dict>());
-    case Kind::kRange:
-    case Kind::kView:
-    case Kind::kMethod:
-      heap.fail(unsupported(fmt::format("comparing two values of the type {}", type_name(a))));
-    case Kind::kFunction:
-      return a.as_function() == b.as_function();
-    case Kind::kMissing:
-    case Kind::kUndefined:
-    case Kind::kNone:
-      return true;
-    case Kind::kBoolean:
-    case Kind::kInteger:
-    case Kind::kReal:  // numbers are above
-    case Kind::kIterator:
-    case Kind::kNamespace:
-    case Kind::kMacro:
-    case Kind::kLoop:
-      return a.address() == b.address();
+  if (a.is_text() || a.is(Kind::kDigits)) {
+    if (a.as_text().size() != b.as_text().size()) return false;
+    heap.charge_bytes(a.as_text().size());
+    return a.as_text() == b.as_text();
   }
-  return false;
+  if (a.is_sequence()) return equal_items(heap, a.as<Items>().values, b.as<Items>().values);
+  if (a.is(Kind::kDict)) return equal_dicts(heap, a.as<Dict>(), b.as<Dict>());
+  if (compares_by_content(a)) heap.fail(unsupported(fmt::format("comparing two values of the type {}", type_name(a))));
+  if (a.is(Kind::kFunction)) return a.as_function() == b.as_function();
+  return a.is_missing() || a.is_undefined() || a.is_none() || a.address() == b.address();
 }
 
 size_t hash(Heap& heap, const Value& value) {
-  switch (value.kind()) {
-    case Kind::kDigits:
-    case Kind::kText:
-      heap.charge_bytes(value.as_text().size());
-      return std::hash<std::string_view>()(value.as_text());
-    case Kind::kReal:
-      // A real that is whole is the same key as the integer.
-      if (std::fabs(value.as_real()) < 0x1p126 && value.as_real() == std::trunc(value.as_real()))
-        return std::hash<int64_t>()(static_cast<int64_t>(static_cast<Integer>(value.as_real())));
-      return std::hash<double>()(value.as_real());
-    case Kind::kBoolean:
-    case Kind::kInteger:
-      return std::hash<int64_t>()(static_cast<int64_t>(value.as_integer()));
-    case Kind::kTuple: {
-      size_t mixed = 0x9e3779b97f4a7c15;
-      for (const Value& item : value.as<Items>().values) {
-        heap.charge(1);
-        mixed = (mixed ^ hash(heap, item)) * 0x100000001b3;
-      }
-      return mixed;
-    }
-    case Kind::kNone:
-    case Kind::kUndefined:
-      return static_cast<size_t>(value.kind());
-    case Kind::kFunction:
-      return static_cast<size_t>(value.as_function());
-    case Kind::kIterator:
-    case Kind::kNamespace:
-    case Kind::kMacro:
-    case Kind::kLoop:
-      return std::hash<const void*>()(value.address());
-    case Kind::kMissing:
-    case Kind::kList:
-    case Kind::kDict:
-      heap.fail(fmt::format("unhashable type: '{}'", type_name(value)));
-    case Kind::kRange:
-    case Kind::kView:
-    case Kind::kMethod:
-      heap.fail(unsupported(fmt::format("a {} as a key", type_name(value))));
+  if (value.is_text() || value.is(Kind::kDigits)) {
+    heap.charge_bytes(value.as_text().size());
+    return std::hash<std::string_view>()(value.as_text());
   }
-  return 0;
+  if (value.is_integral()) return std::hash<int64_t>()(static_cast<int64_t>(value.as_integer()));
+  if (value.is(Kind::kReal)) {
+    // A real that is whole is the same key as the integer.
+    const double real = value.as_real();
+    const bool whole = std::fabs(real) < 0x1p126 && real == std::trunc(real);
+    return whole ? std::hash<int64_t>()(static_cast<int64_t>(static_cast<Integer>(real))) : std::hash<double>()(real);
+  }
+  if (value.is(Kind::kTuple)) {
+    size_t mixed = 0x9e3779b97f4a7c15;
+    for (const Value& item : value.as<Items>().values) {
+      heap.charge(1);
+      mixed = (mixed ^ hash(heap, item)) * 0x100000001b3;
+    }
+    return mixed;
+  }
+  if (value.is_none() || value.is_undefined()) return static_cast<size_t>(value.kind());
+  if (value.is(Kind::kFunction)) return static_cast<size_t>(value.as_function());
+  if (value.is_missing() || value.is(Kind::kList) || value.is(Kind::kDict))
+    heap.fail(fmt::format("unhashable type: '{}'", type_name(value)));
+  if (compares_by_content(value)) heap.fail(unsupported(fmt::format("a {} as a key", type_name(value))));
+  return std::hash<const void*>()(value.address());
 }
 
 bool less(Heap& heap, const Value& a, const Value& b) {
@@ -195,7 +141,7 @@ bool less(Heap& heap, const Value& a, const Value& b) {
     heap.charge_bytes(std::min(a.as_text().size(), b.as_text().size()));
     return a.as_text() < b.as_text();  // the order of UTF-8 is that of characters
   }
-  if (a.kind() == b.kind() && (a.is(Kind::kList) || a.is(Kind::kTuple))) {
+  if (a.kind() == b.kind() && a.is_sequence()) {
     const auto x = a.as<Items>().values, y = b.as<Items>().values;
     for (size_t i = 0; i < x.size() && i < y.size(); ++i)
       if (!equal(heap, x[i], y[i])) return less(heap, x[i], y[i]);
@@ -249,6 +195,51 @@ bool contains(Heap& heap, const Value& container, const Value& item) {
   return false;
 }
 
+std::optional<size_t> length(const Value& value) {
+  if (value.is_undefined()) return 0;
+  if (value.is_text()) return static_cast<size_t>(characters_of(value.as_text()));
+  if (value.is_sequence()) return value.as<Items>().values.size();
+  if (value.is(Kind::kDict)) return value.as<Dict>().entries.size();
+  if (value.is(Kind::kRange)) return value.as<Range>().count;
+  if (value.is(Kind::kView)) return value.as<View>().items.values.size();
+  return std::nullopt;
+}
+
+bool is_iterable(const Value& value) {
+  return length(value).has_value() || value.is(Kind::kIterator) || value.is(Kind::kLoop);
+}
+
+std::span<const Value> items_of(Heap& heap, const Value& value) {
+  if (value.is_undefined()) return {};
+  if (value.is_sequence()) return value.as<Items>().values;
+  if (value.is(Kind::kView)) return value.as<View>().items.values;
+  if (value.is(Kind::kIterator)) {
+    if (value.as<Iterator>().failure != nullptr) heap.fail_again(value.as<Iterator>().failure->as_text());
+    return std::exchange(value.as<Iterator>().rest, {});
+  }
+  std::vector<Value> items;
+  if (value.is(Kind::kDict)) {
+    for (const DictEntry& entry : value.as<Dict>().entries) items.push_back(entry.key);
+  } else if (value.is(Kind::kRange)) {
+    const Range& range = value.as<Range>();
+    for (size_t i = 0; i < range.count; ++i)
+      items.push_back(Value::integer(range.start + range.step * static_cast<Integer>(i)));
+  } else if (value.is_text()) {
+    heap.charge_memory(value.as_text().size() * sizeof(Value));  // before they are there
+    for (size_t at = 0; at < value.as_text().size();) {
+      const size_t begin = at;
+      next_character(value.as_text(), at);
+      items.push_back(Value::text(value.as_text().substr(begin, at - begin)));
+    }
+  } else if (value.is(Kind::kLoop)) {
+    heap.fail(unsupported("iterating over 'loop'"));
+  } else {
+    heap.fail(fmt::format("'{}' object is not iterable", type_name(value)));
+  }
+  heap.charge(items.size() / 8);
+  return heap.copy_array(std::span<const Value>(items));
+}
+
 Value escape(Heap& heap, const Value& value) {
   if (value.is_markup()) return value;
   const size_t longest = std::string_view("&quot;").size();
@@ -256,25 +247,11 @@ Value escape(Heap& heap, const Value& value) {
   heap.charge_memory(longest * value.as_text().size());  // before it is there
   std::string escaped;
   for (const char c : value.as_text()) {
-    switch (c) {
-      case '&':
-        escaped += "&amp;";
-        break;
-      case '<':
-        escaped += "&lt;";
-        break;
-      case '>':
-        escaped += "&gt;";
-        break;
-      case '\'':
-        escaped += "&#39;";
-        break;
-      case '"':
-        escaped += "&#34;";
-        break;
-      default:
-        escaped += c;
-    }
+    constexpr std::string_view kSpecial = "&<>'\"", kEscapes[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+    if (const size_t at = kSpecial.find(c); at != std::string_view::npos)
+      escaped += kEscapes[at];
+    else
+      escaped += c;
   }
   return heap.text(escaped, true);
 }

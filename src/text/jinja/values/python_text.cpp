@@ -28,27 +28,6 @@ bool is_printable(char32_t character) {
 
 }  // namespace
 
-bool is_utf8(std::string_view text) {
-  for (size_t at = 0; at < text.size();) {
-    const unsigned first = byte_at(text, at);
-    if (first < 0x80) {
-      ++at;
-      continue;
-    }
-    const size_t bytes = character_bytes(first);
-    if (first < 0xc2 || first > 0xf4 || text.size() - at < bytes) return false;
-    const unsigned second = byte_at(text, at + 1);
-    // The second byte excludes overlong forms, surrogates and what lies beyond U+10FFFF.
-    const unsigned low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
-    const unsigned high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
-    if (second < low || second > high) return false;
-    for (size_t i = 2; i < bytes; ++i)
-      if (!continues(byte_at(text, at + i))) return false;
-    at += bytes;
-  }
-  return true;
-}
-
 char32_t next_character(std::string_view text, size_t& at) {
   const unsigned first = byte_at(text, at);
   const size_t bytes = character_bytes(first);
@@ -56,31 +35,6 @@ char32_t next_character(std::string_view text, size_t& at) {
   for (size_t i = 1; i < bytes; ++i) character = character << 6 | (byte_at(text, at + i) & 0x3f);
   at += bytes;
   return character;
-}
-
-void append_utf8(std::string& text, char32_t character) {
-  const auto add = [&](char32_t byte) { text += static_cast<char>(byte); };
-  const auto rest = [&](int shift) { add(0x80 | (character >> shift & 0x3f)); };
-  if (character < 0x80) {
-    add(character);
-  } else if (character < 0x800) {
-    add(0xc0 | character >> 6);
-    rest(0);
-  } else if (character < 0x10000) {
-    add(0xe0 | character >> 12);
-    rest(6);
-    rest(0);
-  } else {
-    add(0xf0 | character >> 18);
-    rest(12);
-    rest(6);
-    rest(0);
-  }
-}
-
-size_t count_characters(std::string_view text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char byte) { return !continues(static_cast<unsigned char>(byte)); }));
 }
 
 size_t byte_of_character(std::string_view text, size_t index) {
@@ -175,40 +129,9 @@ void append_repr(std::string& out, std::string_view text) {
 }
 
 void append_real(std::string& out, double value) {
-  if (std::isnan(value)) {
-    out += "nan";
-    return;
-  }
-  if (std::isinf(value)) {
-    out += value < 0 ? "-inf" : "inf";
-    return;
-  }
-  // The shortest digits that read back as the value, as d.ddde±xx; Python then places the point by its own rule.
-  char buffer[40];
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
-  std::string_view text(buffer, static_cast<size_t>(end - buffer));
-  if (text.front() == '-') {
-    out += '-';
-    text.remove_prefix(1);
-  }
-  const size_t e = text.find('e');
-  int exponent = 0;
-  std::from_chars(text.data() + e + (text[e + 1] == '+' ? 2 : 1), text.data() + text.size(), exponent);
-  std::string digits(text.substr(0, 1));
-  if (e > 2) digits += text.substr(2, e - 2);
-  const int count = static_cast<int>(digits.size());
-  if (exponent < -4 || exponent >= 16) {
-    out += digits[0];
-    if (count > 1) (out += '.') += digits.substr(1);
-    fmt::format_to(std::back_inserter(out), "e{}{:02d}", exponent < 0 ? '-' : '+', std::abs(exponent));
-  } else if (exponent < 0) {
-    ((out += "0.") += std::string(static_cast<size_t>(-exponent - 1), '0')) += digits;
-  } else if (count <= exponent + 1) {
-    ((out += digits) += std::string(static_cast<size_t>(exponent + 1 - count), '0')) += ".0";
-  } else {
-    const auto whole = static_cast<size_t>(exponent + 1);
-    ((out += digits.substr(0, whole)) += '.') += digits.substr(whole);
-  }
+  const std::string text = std::isnan(value) ? "nan" : fmt::format("{}", value);
+  out += text;
+  if (std::isfinite(value) && text.find_first_of(".e") == std::string::npos) out += ".0";
 }
 
 }  // namespace lfm2::jinja

@@ -9,13 +9,9 @@
 
 namespace lfm2::jinja {
 
-bool is_utf8(std::string_view text);
-
 // The character at `at`, which moves behind it.
 char32_t next_character(std::string_view text, size_t& at);
-void append_utf8(std::string& text, char32_t character);
 
-size_t count_characters(std::string_view text);
 // The byte at which character number `index` begins; the end of the text where it has fewer.
 size_t byte_of_character(std::string_view text, size_t index);
 

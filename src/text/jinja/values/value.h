@@ -96,6 +96,7 @@ class Value {
   bool is_text() const { return kind_ == Kind::kText; }
   bool is_integral() const { return kind_ == Kind::kInteger || kind_ == Kind::kBoolean; }
   bool is_number() const { return is_integral() || kind_ == Kind::kReal; }
+  bool is_sequence() const { return kind_ == Kind::kList || kind_ == Kind::kTuple; }
   // Text that the template declared safe: Python's Markup, whose + escapes the other side.
   bool is_markup() const { return markup_; }
 

@@ -1,0 +1,116 @@
+// What templates may call and look up: filters, tests, functions, the methods and attributes of values.
+#pragma once
+
+#include <ctime>
+#include <initializer_list>
+#include <memory_resource>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "text/jinja/values/operators.h"
+
+namespace lfm2::jinja {
+
+struct Arguments {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string_view, Value>> keyword;
+};
+
+// Begins the name of a parameter that Python has and this interpreter lacks: an argument for it is refused by name.
+inline constexpr char kNotSupported = '!';
+// One value for each of the parameters, missing where none is given. Error for arguments that match no parameter, twice
+// the same, and fewer than `required`. `what` names the function.
+std::vector<Value> bind(Heap& heap, std::string_view what, const Arguments& arguments,
+                        std::initializer_list<std::string_view> parameters, size_t required = 0);
+
+// Error where it is not of this kind; `what` says where it stands.
+std::string_view text_argument(Heap& heap, const Value& value, std::string_view what);
+Integer integer_argument(Heap& heap, const Value& value, std::string_view what);
+
+// A built-in filter, test or method.
+template <class Call>
+struct Named {
+  std::string_view name;
+  Call call;
+};
+template <class Call, size_t kCount>
+const Named<Call>* find_named(const Named<Call> (&table)[kCount], std::string_view name) {
+  for (const Named<Call>& entry : table)
+    if (entry.name == name) return &entry;
+  return nullptr;
+}
+
+// Null where there is none of this name here.
+using Call = Value (*)(Heap&, const Value& self, const Arguments&);
+const Named<Call>* find_filter(std::string_view name);
+const Named<Call>* find_sequence_filter(std::string_view name);
+const Named<Call>* find_text_method(std::string_view name);
+const Named<Call>* find_dict_method(std::string_view name);
+using Test = bool (*)(Heap&, const Value& value, const Arguments&);
+const Named<Test>* find_test(std::string_view name);
+
+struct Method {
+  Value self;
+  const Named<Call>* method;
+};
+
+Value apply_filter(Heap& heap, const Named<Call>& filter, const Value& input, const Arguments& arguments);
+// The value's attribute, as filters take attributes by name; the value itself for none.
+Value follow(Heap& heap, const Value& value, const Value& attribute);
+
+// The functions that every chat template may call; nullopt where Jinja has no function of this name.
+std::optional<Function> find_function(std::string_view name);
+// `now` is the time that strftime_now shows, in the local time zone. raise_exception() is an Error with its message.
+Value call_function(Heap& heap, Function function, const Arguments& arguments, std::time_t now);
+
+Value split(Heap& heap, std::string_view text, std::string_view separator, Integer max_cuts);  // as str.split
+Value replace(Heap& heap, std::string_view text, std::string_view from, std::string_view to);
+
+// The cases of text, as Python's str has them. All but lower() take ASCII alone: names of roles and of types.
+Value lower(Heap& heap, std::string_view text);
+Value upper(Heap& heap, std::string_view text);
+Value capitalize(Heap& heap, std::string_view text);
+Value title(Heap& heap, std::string_view text);           // a letter behind anything but a letter
+Value title_of_words(Heap& heap, std::string_view text);  // the filter: behind spaces and - ( { [ < only
+
+struct NamespaceEntry {
+  std::string_view name;
+  Value value;
+};
+// A namespace's attributes: the only thing that a template can change.
+struct Namespace {
+  std::pmr::vector<NamespaceEntry> entries;
+};
+Value* find_in(Heap& heap, Namespace& space, std::string_view name);
+
+// Gives a loop its items one by one, as the loop or the template asks for them.
+class LoopSource {
+ public:
+  virtual ~LoopSource() = default;
+  virtual bool pull(Value& item) = 0;  // false at the end
+  virtual size_t rest() = 0;           // how many are still to come
+};
+
+// What the body of a loop knows as `loop`. Items are asked for no further ahead than the template looks, because a
+// loop's own condition may change while it goes.
+struct Loop {
+  LoopSource* source = nullptr;  // null when the loop is over
+  size_t index0 = 0;
+  Value before, current, after;  // `after` is missing as long as nobody looked
+  bool ended = false;
+
+  bool look_ahead() {
+    if (after.is_missing() && !ended) ended = !source->pull(after);
+    return !after.is_missing();
+  }
+};
+
+// What Jinja's sandbox gives:
+Value get_attribute(Heap& heap, const Value& value, std::string_view name);  // value.name
+Value get_item(Heap& heap, const Value& value, const Value& key);            // value[key]
+// value[start:stop:step]; what is left out is missing or none.
+Value get_slice(Heap& heap, const Value& value, const Value& start, const Value& stop, const Value& step);
+
+}  // namespace lfm2::jinja
