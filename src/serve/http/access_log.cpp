@@ -1,12 +1,10 @@
 // Writes access records as JSON lines.
-#include "serve/http/access_log.h"
-
-#include <fmt/format.h>
-#include <time.h>
+#include <fmt/chrono.h>
 
 #include <cmath>
 
 #include "base/json/json.h"
+#include "serve/http/service.h"
 
 namespace lfm2::http {
 
@@ -14,12 +12,7 @@ std::string access_line(const AccessRecord& record) {
   using std::chrono::milliseconds;
   const auto since = std::chrono::duration_cast<milliseconds>(record.time.time_since_epoch());
   const time_t seconds = static_cast<time_t>(since / std::chrono::seconds(1));
-  tm parts{};
-  ::gmtime_r(&seconds, &parts);
-  const std::string time =
-      fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,
-                  parts.tm_hour, parts.tm_min, parts.tm_sec, since.count() % 1000);
-  OrderedJson line{{"time", time},
+  OrderedJson line{{"time", fmt::format("{:%FT%T}.{:03}Z", fmt::gmtime(seconds), since.count() % 1000)},
                    {"id", record.id},
                    {"peer", record.peer},
                    {"method", record.method},

@@ -1,8 +1,7 @@
 // Writes the heads of answers.
 #include "serve/http/answer_head.h"
 
-#include <fmt/format.h>
-#include <time.h>
+#include <fmt/chrono.h>
 
 #include <algorithm>
 #include <iterator>
@@ -30,16 +29,7 @@ void append_field(std::string& text, std::string_view name, std::string_view val
 }
 
 // Not strftime, whose names depend on the locale.
-std::string date_text() {
-  constexpr std::string_view kDays[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
-  constexpr std::string_view kMonths[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
-                                          "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
-  const time_t now = ::time(nullptr);
-  tm parts{};
-  ::gmtime_r(&now, &parts);
-  return fmt::format("{}, {:02} {} {} {:02}:{:02}:{:02} GMT", kDays[parts.tm_wday], parts.tm_mday,
-                     kMonths[parts.tm_mon], parts.tm_year + 1900, parts.tm_hour, parts.tm_min, parts.tm_sec);
-}
+std::string date_text() { return fmt::format("{:%a, %d %b %Y %H:%M:%S} GMT", fmt::gmtime(std::time(nullptr))); }
 
 }  // namespace
 

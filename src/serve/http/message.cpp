@@ -37,56 +37,32 @@ Answer error_answer(int status, std::string_view message, Fields headers) {
 }
 
 std::string_view reason_phrase(int status) {
-  switch (status) {
-    case 200:
-      return "OK";
-    case 202:
-      return "Accepted";
-    case 204:
-      return "No Content";
-    case 308:
-      return "Permanent Redirect";
-    case 304:
-      return "Not Modified";
-    case 400:
-      return "Bad Request";
-    case 401:
-      return "Unauthorized";
-    case 403:
-      return "Forbidden";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 408:
-      return "Request Timeout";
-    case 409:
-      return "Conflict";
-    case 413:
-      return "Content Too Large";
-    case 414:
-      return "URI Too Long";
-    case 415:
-      return "Unsupported Media Type";
-    case 417:
-      return "Expectation Failed";
-    case 422:
-      return "Unprocessable Content";
-    case 429:
-      return "Too Many Requests";
-    case 431:
-      return "Request Header Fields Too Large";
-    case 500:
-      return "Internal Server Error";
-    case 501:
-      return "Not Implemented";
-    case 503:
-      return "Service Unavailable";
-    case 504:
-      return "Gateway Timeout";
-    case 505:
-      return "HTTP Version Not Supported";
-  }
+  constexpr std::pair<int, std::string_view> kReasons[] = {{200, "OK"},
+                                                           {202, "Accepted"},
+                                                           {204, "No Content"},
+                                                           {304, "Not Modified"},
+                                                           {308, "Permanent Redirect"},
+                                                           {400, "Bad Request"},
+                                                           {401, "Unauthorized"},
+                                                           {403, "Forbidden"},
+                                                           {404, "Not Found"},
+                                                           {405, "Method Not Allowed"},
+                                                           {408, "Request Timeout"},
+                                                           {409, "Conflict"},
+                                                           {413, "Content Too Large"},
+                                                           {414, "URI Too Long"},
+                                                           {415, "Unsupported Media Type"},
+                                                           {417, "Expectation Failed"},
+                                                           {422, "Unprocessable Content"},
+                                                           {429, "Too Many Requests"},
+                                                           {431, "Request Header Fields Too Large"},
+                                                           {500, "Internal Server Error"},
+                                                           {501, "Not Implemented"},
+                                                           {503, "Service Unavailable"},
+                                                           {504, "Gateway Timeout"},
+                                                           {505, "HTTP Version Not Supported"}};
+  for (const auto& [known, reason] : kReasons)
+    if (known == status) return reason;
   return "Status";
 }
 
