@@ -13,8 +13,6 @@ namespace {
 // Limit of one scan; a shard of 10,000 tensors needs 5 MB.
 constexpr uint64_t kMaxMetadata = uint64_t{1} << 28;
 
-uint32_t rotate(uint32_t value, int bits) { return std::rotl(value, bits); }
-
 uint64_t little_endian(std::span<const std::byte> bytes) {
   uint64_t value = 0;
   for (size_t i = bytes.size(); i-- > 0;) value = value << 8 | static_cast<uint64_t>(bytes[i]);
@@ -36,24 +34,24 @@ uint32_t metadata_checksum(std::span<const std::byte> bytes) {
     a += word(at);
     b += word(at + 4);
     c += word(at + 8);
-    a = (a - c) ^ rotate(c, 4), c += b;
-    b = (b - a) ^ rotate(a, 6), a += c;
-    c = (c - b) ^ rotate(b, 8), b += a;
-    a = (a - c) ^ rotate(c, 16), c += b;
-    b = (b - a) ^ rotate(a, 19), a += c;
-    c = (c - b) ^ rotate(b, 4), b += a;
+    a = (a - c) ^ std::rotl(c, 4), c += b;
+    b = (b - a) ^ std::rotl(a, 6), a += c;
+    c = (c - b) ^ std::rotl(b, 8), b += a;
+    a = (a - c) ^ std::rotl(c, 16), c += b;
+    b = (b - a) ^ std::rotl(a, 19), a += c;
+    c = (c - b) ^ std::rotl(b, 4), b += a;
   }
   if (at == bytes.size()) return c;
   a += word(at);
   b += word(at + 4);
   c += word(at + 8);
-  c = (c ^ b) - rotate(b, 14);
-  a = (a ^ c) - rotate(c, 11);
-  b = (b ^ a) - rotate(a, 25);
-  c = (c ^ b) - rotate(b, 16);
-  a = (a ^ c) - rotate(c, 4);
-  b = (b ^ a) - rotate(a, 14);
-  c = (c ^ b) - rotate(b, 24);
+  c = (c ^ b) - std::rotl(b, 14);
+  a = (a ^ c) - std::rotl(c, 11);
+  b = (b ^ a) - std::rotl(a, 25);
+  c = (c ^ b) - std::rotl(b, 16);
+  a = (a ^ c) - std::rotl(c, 4);
+  b = (b ^ a) - std::rotl(a, 14);
+  c = (c ^ b) - std::rotl(b, 24);
   return c;
 }
 
@@ -77,8 +75,9 @@ std::string Cursor::text(size_t bytes) {
   return {reinterpret_cast<const char*>(taken.data()), taken.size()};
 }
 
-void Cursor::expect_signature(std::string_view signature) {
+void Cursor::expect_signature(std::string_view signature, std::optional<uint8_t> version) {
   if (text(signature.size()) != signature) refuse(fmt::format("the signature {} is missing", signature));
+  if (version) expect_version(*version);
 }
 
 void Cursor::expect_version(uint8_t version) {

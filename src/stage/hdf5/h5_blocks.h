@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,7 +37,8 @@ class Cursor {
   uint32_t u32() { return static_cast<uint32_t>(number(4)); }
   uint64_t u64() { return number(8); }
   std::string text(size_t bytes);
-  void expect_signature(std::string_view signature);
+  // Expects the signature and, where it is given, the version that follows.
+  void expect_signature(std::string_view signature, std::optional<uint8_t> version = {});
   void expect_version(uint8_t version);
   [[noreturn]] void refuse(const std::string& message) const;
 

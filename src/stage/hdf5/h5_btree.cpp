@@ -1,7 +1,7 @@
 // Version 2 B-trees, as HDF5 File Format Specification 3.0, section III.A.2 describes them.
-#include "stage/hdf5/h5_btree.h"
-
 #include <algorithm>
+
+#include "stage/hdf5/h5_heap.h"
 
 namespace lfm2::h5 {
 
@@ -38,8 +38,7 @@ class Btree2 {
       : blocks_(blocks), type_(type), what_("B-tree of " + what) {
     const Block header = blocks_.read_checked(address, kBtreeHeaderBytes, what_);
     Cursor cursor(header, blocks_.where(address, what_));
-    cursor.expect_signature("BTHD");
-    cursor.expect_version(0);
+    cursor.expect_signature("BTHD", 0);
     if (const uint8_t found = cursor.u8(); found != type)
       cursor.refuse(fmt::format("holds records of type {}, expected {}", found, type));
     node_bytes_ = cursor.u32();
@@ -94,8 +93,7 @@ class Btree2 {
     if (node_bytes_ > blocks_.file().size() - address)
       blocks_.refuse(address, what_, "a node reaches past the end of the file");
     Cursor cursor(node, blocks_.where(address, what_));
-    cursor.expect_signature(level == 0 ? "BTLF" : "BTIN");
-    cursor.expect_version(0);
+    cursor.expect_signature(level == 0 ? "BTLF" : "BTIN", 0);
     if (cursor.u8() != type_) cursor.refuse("a node with records of another type");
     std::vector<Block> own(records);
     for (Block& record : own) {

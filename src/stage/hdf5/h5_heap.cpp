@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "stage/hdf5/h5_btree.h"
-
 namespace lfm2::h5 {
 
 namespace {
@@ -18,7 +16,6 @@ constexpr uint64_t kMaxRows = 64;
 constexpr uint64_t kMaxObject = uint64_t{1} << 24;
 
 uint64_t log2_of(uint64_t value) { return static_cast<uint64_t>(std::bit_width(value)) - 1; }
-bool is_power_of_2(uint64_t value) { return std::has_single_bit(value); }
 
 }  // namespace
 
@@ -26,8 +23,7 @@ FractalHeap::FractalHeap(Blocks& blocks, uint64_t address, size_t id_bytes, cons
     : blocks_(blocks), address_(address), what_("heap of " + what), id_bytes_(id_bytes) {
   const Block header = blocks_.read_checked(address, kHeapHeaderBytes, what_);
   Cursor cursor(header, blocks_.where(address, what_));
-  cursor.expect_signature("FRHP");
-  cursor.expect_version(0);
+  cursor.expect_signature("FRHP", 0);
   // Given ids of another length, the library would read them as something else: from 17 bytes on, as addresses.
   if (const uint16_t found = cursor.u16(); found != id_bytes)
     cursor.refuse(fmt::format("ids of {} bytes, expected {}", found, id_bytes));
@@ -47,9 +43,9 @@ FractalHeap::FractalHeap(Blocks& blocks, uint64_t address, size_t id_bytes, cons
   cursor.skip(2);  // rows that a new root block starts with
   const uint64_t root = cursor.u64();
   const uint64_t root_rows = cursor.u16();
-  if (!is_power_of_2(width_) || width_ > 256 || !is_power_of_2(start_bytes_) || !is_power_of_2(max_direct_bytes_) ||
-      start_bytes_ > max_direct_bytes_ || max_direct_bytes_ > kMaxDirect || max_bits < 8 || max_bits > 64 ||
-      root_rows > kMaxRows)
+  if (!std::has_single_bit(width_) || width_ > 256 || !std::has_single_bit(start_bytes_) ||
+      !std::has_single_bit(max_direct_bytes_) || start_bytes_ > max_direct_bytes_ || max_direct_bytes_ > kMaxDirect ||
+      max_bits < 8 || max_bits > 64 || root_rows > kMaxRows)
     cursor.refuse("impossible sizes of blocks or rows");
   offset_bytes_ = (max_bits + 7) / 8;
   length_bytes_ = std::min<size_t>((log2_of(max_direct_bytes_) + 7) / 8, bytes_for(max_managed));
@@ -74,8 +70,7 @@ void FractalHeap::read_free_space(uint64_t address) {
   const std::string what = "free space of the " + what_;
   const Block header = blocks_.read_checked(address, kFreeSpaceHeaderBytes, what);
   Cursor cursor(header, blocks_.where(address, what));
-  cursor.expect_signature("FSHD");
-  cursor.expect_version(0);
+  cursor.expect_signature("FSHD", 0);
   cursor.skip(1 + 4 * 8 + 4 * 2 + 8);  // client, sums, how it grows
   const uint64_t list = cursor.u64(), used = cursor.u64();
   if (list == kUndefined) return;
@@ -95,8 +90,7 @@ void FractalHeap::read_direct(uint64_t address, uint64_t heap_offset, uint64_t b
   const std::string what = "block of the " + what_;
   Block block = blocks_.read(address, bytes, what);
   Cursor cursor(block, blocks_.where(address, what));
-  cursor.expect_signature("FHDB");
-  cursor.expect_version(0);
+  cursor.expect_signature("FHDB", 0);
   if (cursor.u64() != address_ || cursor.number(offset_bytes_) != heap_offset)
     cursor.refuse("belongs to another heap or another place in it");
   if (direct_checksums_) {  // the checksum covers the block with zeros in the place of the checksum
@@ -114,8 +108,7 @@ void FractalHeap::read_indirect(uint64_t address, uint64_t heap_offset, uint64_t
   const Block block =
       blocks_.read_checked(address, 4 + 1 + 8 + offset_bytes_ + rows * width_ * 8 + kChecksumBytes, what);
   Cursor cursor(block, blocks_.where(address, what));
-  cursor.expect_signature("FHIB");
-  cursor.expect_version(0);
+  cursor.expect_signature("FHIB", 0);
   if (cursor.u64() != address_ || cursor.number(offset_bytes_) != heap_offset)
     cursor.refuse("belongs to another heap or another place in it");
   for (uint64_t row = 0; row < rows; ++row) {

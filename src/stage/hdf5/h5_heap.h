@@ -1,9 +1,13 @@
-// Fractal heaps of an HDF5 file, which hold the links of a large group and large attributes. Used by the scan alone.
+// What an HDF5 file keeps outside of headers: version 2 B-trees, the index of links, attributes and huge objects, and
+// fractal heaps, which hold the links of a large group and large attributes. Used by the scan alone.
 #pragma once
 
 #include "stage/hdf5/h5_blocks.h"
 
 namespace lfm2::h5 {
+
+// All records of a version 2 B-tree, in order.
+std::vector<Block> read_btree2(Blocks& blocks, uint64_t address, uint8_t type, const std::string& what);
 
 // Reads the whole heap at once. Error(kData) where it breaks the specification.
 class FractalHeap {

@@ -8,8 +8,6 @@
 #include "base/file_kind.h"
 #include "stage/hdf5/h5_blocks.h"
 #include "stage/hdf5/h5_scan_header.h"
-#include "stage/hdf5/h5_scan_links.h"
-#include "stage/hdf5/h5_scan_messages.h"
 
 namespace lfm2::h5 {
 
@@ -116,18 +114,9 @@ const ScannedAttribute& find(const ScannedAttributes& attributes, const std::str
 }  // namespace
 
 std::string ScannedType::text() const {
-  switch (kind) {
-    case Class::kFloat:
-      return fmt::format("{}-bit float", uint64_t{bytes} * 8);
-    case Class::kInteger:
-      return fmt::format("{}-bit integer", uint64_t{bytes} * 8);
-    case Class::kText:
-    case Class::kVariableText:
-      return "string";
-    case Class::kOther:
-      break;
-  }
-  return "another type";
+  if (kind == Class::kFloat) return fmt::format("{}-bit float", uint64_t{bytes} * 8);
+  if (kind == Class::kInteger) return fmt::format("{}-bit integer", uint64_t{bytes} * 8);
+  return kind == Class::kOther ? "another type" : "string";
 }
 
 std::string text_of(const ScannedAttributes& attributes, const std::string& name, const std::string& where) {

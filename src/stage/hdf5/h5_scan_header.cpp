@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "stage/hdf5/h5_btree.h"
-
 namespace lfm2::h5 {
 
 namespace {
@@ -16,22 +14,12 @@ constexpr uint64_t kMaxHeader = uint64_t{1} << 24;  // limit for one part of an 
 constexpr size_t kMaxMessages = size_t{1} << 17;    // limit for one object
 
 std::string message_text(MessageType type) {
-  switch (type) {
-    case kExternalFiles:
-      return "external files";
-    case kComment:
-      return "a comment";
-    case kSharedTable:
-      return "a table of shared messages";
-    case kBtreeK:
-      return "B-tree parameters";
-    case kDriver:
-      return "driver information";
-    case kFileSpace:
-      return "file space information";
-    default:
-      return fmt::format("a message of unknown type {}", static_cast<uint16_t>(type));
-  }
+  constexpr std::pair<MessageType, const char*> kNames[] = {
+      {kExternalFiles, "external files"}, {kComment, "a comment"},         {kSharedTable, "a table of shared messages"},
+      {kBtreeK, "B-tree parameters"},     {kDriver, "driver information"}, {kFileSpace, "file space information"}};
+  for (const auto& [known, name] : kNames)
+    if (known == type) return name;
+  return fmt::format("a message of unknown type {}", static_cast<uint16_t>(type));
 }
 
 class HeaderReader {
@@ -149,8 +137,7 @@ void HeaderReader::read_messages_2(uint64_t address, const Block& chunk, size_t 
 }
 
 void HeaderReader::read_2(Cursor prefix) {
-  prefix.expect_signature("OHDR");
-  prefix.expect_version(2);
+  prefix.expect_signature("OHDR", 2);
   const uint8_t flags = prefix.u8();
   const bool ordered = (flags & 0x04) != 0;
   if ((flags & 0x20) != 0) prefix.skip(16);  // times of access, change and birth

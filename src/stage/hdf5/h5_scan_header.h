@@ -1,4 +1,4 @@
-// Object headers of an HDF5 file: the messages that describe one group or dataset, not yet parsed. Used by the scan
+// Object headers of an HDF5 file, the messages that describe one group or dataset, and what they say. Used by the scan
 // alone.
 #pragma once
 
@@ -66,5 +66,28 @@ struct DenseStorage {
 // Calls `each` with every record of the index by name that `message` (link info or attribute info) points to.
 void read_dense(Blocks& blocks, const ObjectHeader& header, const RawMessage& message, const DenseStorage& storage,
                 const std::function<void(const FractalHeap&, Cursor)>& each);
+
+// The links of a group in any of its three forms: a symbol table, messages in the header, messages in a heap.
+struct SymbolTable {
+  uint64_t tree, heap;
+  bool operator==(const SymbolTable&) const = default;
+};
+
+// What superblocks 0 and 1 say of symbol tables. Later versions say nothing, and the defaults hold.
+struct SymbolTableFacts {
+  uint64_t max_in_node = 8, max_children = 32;
+  std::optional<SymbolTable> cached;  // the root group's symbol table, which the superblock may repeat
+};
+
+using Links = std::map<std::string, uint64_t>;  // name to address of the object's header
+
+// All hard links of the group. Error(kData) for a link of another kind whose name the rules want.
+Links read_links(Blocks& blocks, const ObjectHeader& group, const SymbolTableFacts& facts, const ScanRules& rules);
+
+// What the messages of a header say: its attributes, and the type, shape, filters and place of a dataset.
+ScannedAttributes read_attributes(Blocks& blocks, const ObjectHeader& header);
+
+// Reads a dataset with its attributes, and claims the extent of its data where they are contiguous.
+ScannedDataset read_dataset(Blocks& blocks, const ObjectHeader& header);
 
 }  // namespace lfm2::h5

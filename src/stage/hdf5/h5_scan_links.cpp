@@ -1,8 +1,8 @@
 // Groups: the version 1 B-tree, symbol table nodes and local heap (HDF5 File Format Specification 3.0, sections III.A.1
 // and III.B to III.D), and link messages (IV.A.2).
-#include "stage/hdf5/h5_scan_links.h"
-
 #include <algorithm>
+
+#include "stage/hdf5/h5_scan_header.h"
 
 namespace lfm2::h5 {
 
@@ -107,8 +107,7 @@ void LinkReader::read_symbol_node(uint64_t address, const Block& names) {
   constexpr uint64_t kPrefixBytes = 8, kEntryBytes = 40;
   const Block start = blocks_.peek(address, kPrefixBytes, what);
   Cursor prefix(start, blocks_.where(address, what));
-  prefix.expect_signature("SNOD");
-  prefix.expect_version(1);
+  prefix.expect_signature("SNOD", 1);
   prefix.skip(1);
   const uint64_t count = prefix.u16(), most = facts_.max_in_node;
   if (count > most) prefix.refuse(fmt::format("{} entries, expected at most {}", count, most));
@@ -159,8 +158,7 @@ void LinkReader::read_symbol_table(const Block& message) {
   const std::string what = "name heap of the group";
   const Block header = blocks_.read(heap, 32, what);
   Cursor names(header, blocks_.where(heap, what));
-  names.expect_signature("HEAP");
-  names.expect_version(0);
+  names.expect_signature("HEAP", 0);
   names.skip(3);
   const uint64_t bytes = names.u64();
   names.skip(8);  // free list

@@ -1,9 +1,9 @@
 // Messages that describe a dataset or an attribute: datatype, dataspace, attribute, filter pipeline, fill value and
 // data layout (HDF5 File Format Specification 3.0, section IV.A.2).
-#include "stage/hdf5/h5_scan_messages.h"
-
 #include <array>
 #include <optional>
+
+#include "stage/hdf5/h5_scan_header.h"
 
 namespace lfm2::h5 {
 

@@ -85,8 +85,7 @@ void TextReader::read_collection(uint64_t address, std::vector<Object>& objects)
   constexpr uint64_t kHeadBytes = 16;  // of the collection, and of each object
   const Block start = blocks_.peek(address, kHeadBytes, kHeap);
   Cursor head(start, blocks_.where(address, kHeap));
-  head.expect_signature("GCOL");
-  head.expect_version(1);
+  head.expect_signature("GCOL", 1);
   head.skip(3);
   const uint64_t bytes = head.u64();
   if (bytes < kHeadBytes || bytes > kMaxCollection)
