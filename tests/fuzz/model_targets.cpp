@@ -15,9 +15,7 @@
 #include "stage/model/tensor_table.h"
 #include "stage/shards/shard_format.h"
 #include "stage/shards/shard_reader.h"
-#include "weights-tools/formats/hf_index.h"
-#include "weights-tools/formats/model_bin.h"
-#include "weights-tools/formats/safetensors.h"
+#include "weights-tools/formats/formats.h"
 #include "weights-tools/model/model_source.h"
 
 namespace lfm2::fuzz {

@@ -7,8 +7,7 @@
 #include "base/error.h"
 #include "base/json/json.h"
 #include "weights-tools/commands/commands.h"
-#include "weights-tools/commands/stage_needs.h"
-#include "weights-tools/commands/stage_options.h"
+#include "weights-tools/commands/stages.h"
 #include "weights-tools/model/synth.h"
 
 namespace lfm2 {

@@ -11,7 +11,7 @@
 #include "stage/shards/shard_format.h"
 #include "text/tokenizer.h"
 #include "weights-tools/commands/commands.h"
-#include "weights-tools/commands/stage_options.h"
+#include "weights-tools/commands/stages.h"
 #include "weights-tools/formats/shard_writer.h"
 #include "weights-tools/model/copy.h"
 #include "weights-tools/model/synth.h"

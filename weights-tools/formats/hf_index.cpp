@@ -1,11 +1,9 @@
 // The index is a claim about other files, so all of it is checked against these files.
-#include "weights-tools/formats/hf_index.h"
-
 #include <fmt/format.h>
 
 #include "base/error.h"
 #include "base/json/json.h"
-#include "weights-tools/formats/safetensors.h"
+#include "weights-tools/formats/formats.h"
 
 namespace lfm2 {
 

@@ -1,6 +1,4 @@
 // The form has no magic number and no checksum, so every field is compared with a limit before it is used.
-#include "weights-tools/formats/model_bin.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file_kind.h"
+#include "weights-tools/formats/formats.h"
 
 namespace lfm2 {
 

@@ -1,7 +1,5 @@
 // The form is a u64 header length, a JSON header, and the data. The checks are those of the reference implementation in
 // Rust.
-#include "weights-tools/formats/safetensors.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -12,6 +10,7 @@
 #include "base/error.h"
 #include "base/file_kind.h"
 #include "base/json/json.h"
+#include "weights-tools/formats/formats.h"
 
 namespace lfm2 {
 

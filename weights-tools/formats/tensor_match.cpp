@@ -1,10 +1,9 @@
 // Fused experts are stored as one block for each layer. Each expert's matrices are contiguous in it, so they become
 // parts of the same file without a copy.
-#include "weights-tools/formats/tensor_match.h"
-
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "weights-tools/formats/formats.h"
 
 namespace lfm2 {
 

@@ -11,10 +11,7 @@
 #include "base/error.h"
 #include "base/file_kind.h"
 #include "stage/shards/shard_reader.h"
-#include "weights-tools/formats/hf_index.h"
-#include "weights-tools/formats/model_bin.h"
-#include "weights-tools/formats/safetensors.h"
-#include "weights-tools/formats/tensor_match.h"
+#include "weights-tools/formats/formats.h"
 
 namespace lfm2 {
 

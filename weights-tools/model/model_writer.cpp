@@ -10,8 +10,7 @@
 #include <cerrno>
 
 #include "base/error.h"
-#include "weights-tools/formats/model_bin.h"
-#include "weights-tools/formats/safetensors.h"
+#include "weights-tools/formats/formats.h"
 
 namespace lfm2 {
 

@@ -14,7 +14,7 @@
 #include "stage/model/memory_plan.h"
 #include "stage/model/stage.h"
 #include "support/weights_support.h"
-#include "weights-tools/commands/stage_needs.h"
+#include "weights-tools/commands/stages.h"
 #include "weights-tools/formats/shard_writer.h"
 #include "weights-tools/model/copy.h"
 #include "weights-tools/model/synth.h"

@@ -1,6 +1,6 @@
 // Everything that can be wrong in the table of a model.bin, and the table that is written.
 #include "support/weights_support.h"
-#include "weights-tools/formats/model_bin.h"
+#include "weights-tools/formats/formats.h"
 
 namespace lfm2 {
 namespace {

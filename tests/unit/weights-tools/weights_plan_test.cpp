@@ -1,7 +1,6 @@
 // The figures of plan, compared with published ones and with ones counted by hand.
 #include "support/weights_support.h"
-#include "weights-tools/commands/stage_needs.h"
-#include "weights-tools/commands/stage_options.h"
+#include "weights-tools/commands/stages.h"
 #include "weights-tools/model/synth.h"
 
 namespace lfm2 {

@@ -1,6 +1,6 @@
 // Everything that can be wrong in a safetensors header, and the header that Hugging Face's library would write.
 #include "support/weights_support.h"
-#include "weights-tools/formats/safetensors.h"
+#include "weights-tools/formats/formats.h"
 
 namespace lfm2 {
 namespace {

@@ -5,7 +5,7 @@
 #include "stage/shards/shard_format.h"
 #include "stage/shards/shard_reader.h"
 #include "support/weights_support.h"
-#include "weights-tools/commands/stage_options.h"
+#include "weights-tools/commands/stages.h"
 #include "weights-tools/formats/shard_writer.h"
 #include "weights-tools/model/copy.h"
 

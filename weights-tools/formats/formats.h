@@ -1,0 +1,72 @@
+// The forms of files that a model comes in but shards: what their tensors are, where they lie, and how they are
+// written.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/checked_file.h"
+#include "stage/model/tensor_table.h"
+#include "weights-tools/model/model_writer.h"
+
+namespace lfm2 {
+
+// A tensor as a file describes it, before it is known whether the model has such a tensor.
+struct RawTensor {
+  std::vector<uint64_t> dims;
+  DType dtype = DType::kF32;
+  size_t file = 0;                 // index into the source's files
+  uint64_t offset = 0, bytes = 0;  // place in that file; checked to lie inside it
+};
+
+using RawTensors = std::map<std::string, RawTensor>;
+
+// model.bin, the original project's form: a table of names, shapes and offsets, then fp32 data.
+
+// The tensors of a file under their Hugging Face names (the file leaves out the leading "model."). Checks limits on
+// counts, names and ranks, that sizes are shape x 4, and that data lie inside the file and do not overlap.
+// Error(kData).
+RawTensors read_model_bin_header(const CheckedFile& file);
+
+// The layout of the model in the order of model_tensors(), everything as fp32, with the data directly behind the table.
+FileLayout model_bin_layout(const ModelSource& source);
+
+// The safetensors file form: a strict reader of the header, and the layout that Hugging Face's library would write.
+
+// The tensors of one file; each gets `file_index`. Checks that the header is at most 16 MiB, inside the file and strict
+// JSON, that sizes are shape x dtype, and that there is no hole, no overlap and nothing after the last tensor.
+// Error(kData).
+RawTensors read_safetensors_header(const CheckedFile& file, size_t file_index);
+
+// The layout of the model as one file, in the order of Hugging Face's library: types of larger alignment first, then by
+// name. A checkpoint that this library wrote comes back byte for byte.
+FileLayout safetensors_layout(const ModelSource& source);
+
+// model.safetensors.index.json: which file of a Hugging Face folder holds which tensor.
+struct IndexedCheckpoint {
+  std::vector<CheckedFile> files;
+  RawTensors tensors;
+};
+
+// Opens every file that the index names, and reads the headers. Checks that the names are plain file names, that each
+// tensor is in the file that the index says and in no other, and that the total size is right. Error(kData);
+// Error(kNoInput) for a missing file.
+IndexedCheckpoint open_indexed_checkpoint(const std::filesystem::path& index);
+
+// The tensors of a file matched with those of the model: older and fused names are resolved; missing, unknown and
+// misshapen tensors are refused.
+struct MatchedTensors {
+  std::vector<TensorSpec> specs;  // in the order of model_tensors()
+  std::vector<RawTensor> raw;     // in the same order
+  // a stored LM head of a model with a tied one; it must equal the embedding.
+  std::optional<RawTensor> tied_head;
+};
+
+// `found` has Hugging Face names. The experts of a layer may be fused (gate_up_proj, down_proj) and are returned one by
+// one; expert_bias may be named expert_bias.weight. `what` names the model in messages. Error(kData).
+MatchedTensors match_tensors(const ModelConfig& config, RawTensors found, const std::string& what);
+
+}  // namespace lfm2
