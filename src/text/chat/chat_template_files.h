@@ -17,12 +17,6 @@ struct ChatTemplateText {
 struct ChatTemplateFiles {
   std::optional<ChatTemplateText> standard;    // "default"
   std::optional<ChatTemplateText> with_tools;  // "tool_use", which takes its place where tools are given
-
-  // Null where the folder has none that fits.
-  const ChatTemplateText* choose(bool tools_given) const {
-    if (tools_given && with_tools) return &*with_tools;
-    return standard ? &*standard : nullptr;
-  }
 };
 
 // From chat_template.jinja and additional_chat_templates/tool_use.jinja where one of them exists, else from

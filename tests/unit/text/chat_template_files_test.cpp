@@ -17,8 +17,8 @@ class ChatTemplateFilesTest : public ::testing::Test {
   void write(const std::string& name, const std::string& text) { test::write_bytes(folder_ / name, text); }
   std::string chosen(bool tools) {
     const ChatTemplateFiles files = find_chat_template(folder_);
-    const ChatTemplateText* found = files.choose(tools);
-    return found == nullptr ? "none" : found->source;
+    const std::optional<ChatTemplateText>& found = tools && files.with_tools ? files.with_tools : files.standard;
+    return found ? found->source : "none";
   }
 
   const test::TemporaryFolder own_;  // tests of this class run side by side

@@ -33,7 +33,7 @@ bool is_name_byte(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-// The number at the front of `text`, of so many digits of that base at most; `used` is how many it has.
+// The number at the front of `text`, of at most `digits` digits of that base; `used` says how many it has.
 uint32_t leading_number(std::string_view text, size_t digits, int base, size_t& used) {
   uint32_t number = 0;
   text = text.substr(0, digits);

@@ -39,7 +39,7 @@ int compare_numbers(const Value& a, const Value& b) {
   return x < y ? -1 : x > y ? 1 : x == y ? 0 : 2;
 }
 
-// What Python compares by its content, which nothing here does.
+// Values that Python compares by their content, which this interpreter does not.
 bool compares_by_content(const Value& value) {
   return value.is(Kind::kRange) || value.is(Kind::kView) || value.is(Kind::kMethod);
 }
