@@ -169,25 +169,26 @@ OrderedJson choice_of(const Completion& completion, const AnswerForm& form, cons
   return choice;
 }
 
-OrderedJson body_of(const Completion& completion, const AnswerForm& form, const OutputJob& job) {
-  OrderedJson choices = OrderedJson::array({choice_of(completion, form, job.tokenizer)});
+OrderedJson body_of(const Completion& completion, const AnswerForm& form, const AnswerFacts& facts) {
+  OrderedJson choices = OrderedJson::array({choice_of(completion, form, facts.tokenizer)});
   auto tokens = static_cast<int64_t>(completion.token_ids.size());
   for (const Completion& other : completion.others) {
-    choices.push_back(choice_of(other, form, job.tokenizer));
+    choices.push_back(choice_of(other, form, facts.tokenizer));
     tokens += static_cast<int64_t>(other.token_ids.size());
   }
   const char* kind = form.form == LineForm::kChatCompletion ? "chatcmpl" : "cmpl";
-  const AnswerFacts facts{fmt::format("{}-{}", kind, completion.sample), job.facts.created, job.facts.model_type};
-  return answer_body(std::move(choices), form, facts, usage_json(completion.prompt_tokens, tokens));
+  return answer_body(fmt::format("{}-{}", kind, completion.sample), std::move(choices), form, facts,
+                     usage_json(completion.prompt_tokens, tokens));
 }
 
 // The fields of one choice, without the braces around them.
-void append_choice(std::string& line, const Completion& completion, const AnswerForm& form, const OutputJob& job) {
+void append_choice(std::string& line, const Completion& completion, const AnswerForm& form,
+                   const Tokenizer* tokenizer) {
   line += "\"token_ids\":[";
   append_values(line, std::span(completion.token_ids));
   line += ']';
-  if (job.tokenizer != nullptr)
-    line += ",\"text\":" + json_string(text_of(*job.tokenizer, completion.token_ids, completion.text_bytes));
+  if (tokenizer != nullptr)
+    line += ",\"text\":" + json_string(text_of(*tokenizer, completion.token_ids, completion.text_bytes));
   line += fmt::format(",\"finish_reason\":\"{}\"", lfm2::name(completion.reason));
   if (!completion.error.empty()) line += ",\"error\":" + json_string(completion.error);
   if (form.log_probs) {
@@ -196,7 +197,7 @@ void append_choice(std::string& line, const Completion& completion, const Answer
     line += ']';
   }
   if (const auto wanted = static_cast<size_t>(form.log_probs.value_or(0)); wanted > 0) {
-    const auto columns = static_cast<size_t>(job.kind.top_k);
+    const size_t columns = completion.top_ids.size() / std::max<size_t>(1, completion.token_ids.size());
     line += ",\"top_ids\":[";
     append_rows(line, std::span(completion.top_ids), columns, std::min(wanted, columns));
     line += "],\"top_logprobs\":[";
@@ -246,8 +247,9 @@ OrderedJson usage_json(int64_t prompt_tokens, int64_t tokens) {
   return {{"prompt_tokens", prompt_tokens}, {"completion_tokens", tokens}, {"total_tokens", prompt_tokens + tokens}};
 }
 
-OrderedJson answer_body(OrderedJson choices, const AnswerForm& form, const AnswerFacts& facts, OrderedJson usage) {
-  return {{"id", facts.id},
+OrderedJson answer_body(const std::string& id, OrderedJson choices, const AnswerForm& form, const AnswerFacts& facts,
+                        OrderedJson usage) {
+  return {{"id", id},
           {"object", form.form == LineForm::kChatCompletion ? "chat.completion" : "text_completion"},
           {"created", facts.created},
           {"model", facts.model},
@@ -256,16 +258,16 @@ OrderedJson answer_body(OrderedJson choices, const AnswerForm& form, const Answe
 }
 
 std::string plain_answer(const Completion& completion, const AnswerForm& form, std::string_view name,
-                         const OutputJob& job) {
+                         const Tokenizer* tokenizer) {
   std::string line = fmt::format("{{\"id\":{},", name.empty() ? std::to_string(completion.sample) : std::string(name));
   if (completion.others.empty()) {
-    append_choice(line, completion, form, job);
+    append_choice(line, completion, form, tokenizer);
   } else {
     line += "\"choices\":[{";
-    append_choice(line, completion, form, job);
+    append_choice(line, completion, form, tokenizer);
     for (const Completion& other : completion.others) {
       line += "},{";
-      append_choice(line, other, form, job);
+      append_choice(line, other, form, tokenizer);
     }
     line += "}]";
   }
@@ -307,12 +309,12 @@ std::string base64_of(std::span<const float> values) {
 }  // namespace
 
 std::string batch_answer(const Completion& completion, const AnswerForm& form, std::string_view name,
-                         const OutputJob& job) {
+                         const AnswerFacts& facts) {
   const Completion* faulty = &completion;  // the first choice that has an error: there is one answer to all
   for (const Completion& other : completion.others)
     if (faulty->error.empty()) faulty = &other;
   const bool good = faulty->error.empty();
-  return batch_frame(completion.sample, name, good ? json_text(body_of(completion, form, job)) : "", faulty->error,
+  return batch_frame(completion.sample, name, good ? json_text(body_of(completion, form, facts)) : "", faulty->error,
                      faulty->reason == FinishReason::kError ? kFailed : kRefused);
 }
 
@@ -345,13 +347,11 @@ std::string EmbeddingAnswer::take_body(std::string_view model, int64_t tokens) {
   return body;
 }
 
-std::string EmbeddingAnswer::take(int64_t sample, const OutputJob& job) {
-  const std::string_view name = job.names->empty() ? std::string_view() : (*job.names)[static_cast<size_t>(sample)];
-  const bool failed = not_finite_;
-  const std::string body = take_body(job.facts.model_type, job.embeddings->tokens.length(sample));
-  const std::string_view refused = job.embeddings->errors->of(sample);
-  if (failed && refused.empty()) return batch_frame(sample, name, body, kNotFiniteError, kFailed) + '\n';
-  return batch_frame(sample, name, body, refused, kRefused) + '\n';
+std::string EmbeddingAnswer::take(int64_t sample, std::string_view name, std::string_view model, int64_t tokens,
+                                  std::string_view refused) {
+  const bool failed = not_finite_ && refused.empty();
+  const std::string body = take_body(model, tokens);
+  return batch_frame(sample, name, body, failed ? kNotFiniteError : refused, failed ? kFailed : kRefused) + '\n';
 }
 
 }  // namespace lfm2

@@ -10,18 +10,19 @@
 #include <vector>
 
 #include "base/json/json_fwd.h"
-#include "openai/answer_form.h"
-#include "openai/completion.h"
-#include "stage/io/output_file.h"
+#include "openai/sample_rules.h"
+#include "stage/pipeline/completion.h"
 #include "text/stream_decoder.h"
 
 namespace lfm2 {
 
-// What an answer of OpenAI's interface says of itself.
+class Tokenizer;
+
+// What the answers of a job or of a server have in common.
 struct AnswerFacts {
-  std::string id = {};
-  int64_t created = 0;  // seconds since 1970
   std::string model = {};
+  int64_t created = 0;                   // seconds since 1970
+  const Tokenizer* tokenizer = nullptr;  // gives texts; null: answers are token ids alone
 };
 
 // For each token of a choice the number of characters of its text that stand before it. A token that goes on with a
@@ -45,7 +46,8 @@ OrderedJson log_probs_json(const Completion& completion, const AnswerForm& form,
                            TokenOffsets& offsets);
 
 // The body of an answer of /v1/completions or /v1/chat/completions.
-OrderedJson answer_body(OrderedJson choices, const AnswerForm& form, const AnswerFacts& facts, OrderedJson usage);
+OrderedJson answer_body(const std::string& id, OrderedJson choices, const AnswerForm& form, const AnswerFacts& facts,
+                        OrderedJson usage);
 OrderedJson usage_json(int64_t prompt_tokens, int64_t tokens);  // `tokens`: of all choices
 
 // {"id", "token_ids", "text", "finish_reason"}, and "error" where that is "error"; "text" where there is a tokenizer;
@@ -53,14 +55,14 @@ OrderedJson usage_json(int64_t prompt_tokens, int64_t tokens);  // `tokens`: of 
 // {"id", "choices"}; each choice has all of these fields but "id". `name`: the sample's, as JSON text; "": its number
 // stands for it.
 std::string plain_answer(const Completion& completion, const AnswerForm& form, std::string_view name,
-                         const OutputJob& job);
+                         const Tokenizer* tokenizer);
 
 // {"id", "custom_id", "response": {"status_code", "request_id", "body"}, "error"}, with a body of /v1/completions or
 // /v1/chat/completions. An error has status 400, or 500 where the model's results are not finite, no body, and
 // {"message", "type", "param", "code"}. Nothing in it is random: ids are made of the sample's number, and "created" is
 // the time of the job.
 std::string batch_answer(const Completion& completion, const AnswerForm& form, std::string_view name,
-                         const OutputJob& job);
+                         const AnswerFacts& facts);
 
 // The answer to a line of /v1/embeddings, in the same frame: an embedding for each of its inputs. An embedding is a
 // hidden state, scaled to length 1 as those of OpenAI are; a state of zeros stays one.
@@ -69,8 +71,10 @@ class EmbeddingAnswer {
   void add(std::span<const float> state, bool base64);
   // The body of an answer to inputs of so many tokens, as JSON text; the next one begins.
   std::string take_body(std::string_view model, int64_t tokens);
-  // The line, with its end; the next one begins. A line that is at fault has inputs, too, but its answer is its error.
-  std::string take(int64_t sample, const OutputJob& job);
+  // The line, with its end; the next one begins. A line that was `refused` has inputs, too, but its answer is its
+  // error.
+  std::string take(int64_t sample, std::string_view name, std::string_view model, int64_t tokens,
+                   std::string_view refused);
 
  private:
   std::string data_;

@@ -7,16 +7,23 @@
 
 #include "base/error.h"
 #include "base/json/large_json.h"
-#include "openai/field_reader.h"
 #include "openai/other_fields.h"
+#include "openai/request_fields.h"
 #include "text/text_model.h"
 
-namespace lfm2::serve {
+namespace lfm2 {
 
 namespace {
 
 const std::string kBody = "request";
 constexpr auto kAnySeed = static_cast<uint64_t>(-1);  // as llama.cpp's clients say it
+
+LargeJson parse_body(std::string_view body) {
+  LargeJson json = parse_large_json(body, kBody);
+  if (!json->is_object())
+    throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", kBody, json_excerpt(*json)));
+  return json;
+}
 
 // A text, a list of ids, or a list of either.
 std::vector<std::vector<int32_t>> prompts_of(FieldReader& fields, const RequestLimits& limits) {
@@ -97,10 +104,8 @@ void check_scored(const OpenAiRequest& request, const RequestLimits& limits) {
 OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineContext& context,
                                    const RequestDefaults& defaults, const RequestLimits& limits,
                                    std::optional<uint64_t> fresh_seed) {
-  const LargeJson parsed = parse_large_json(body, kBody);
+  const LargeJson parsed = parse_body(body);
   const OrderedJson& json = *parsed;
-  if (!json.is_object())
-    throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", kBody, json_excerpt(json)));
   chat ? refuse_unsupported(json, {"stream", "return_token_ids"}, kBody)
        : refuse_unsupported(json, {"stream", "return_token_ids", "echo", "add_special_tokens"}, kBody);
   FieldReader fields(json, context, kBody);
@@ -108,12 +113,11 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
   rules.form = chat ? LineForm::kChatCompletion : LineForm::kCompletion;
   const std::vector<std::vector<int32_t>> prompts =
       chat ? std::vector<std::vector<int32_t>>{ids_of_messages(fields)} : prompts_of(fields, limits);
-  if (!chat) read_echo(fields, rules);
   read_rules(fields, rules);
-  chat ? read_chat_log_probs(fields, rules) : read_log_probs(fields, rules);
-  OpenAiRequest whole{.form = {rules.form, rules.log_probs, rules.echo},
-                      .prompt_alone = rules.sampling.max_new == 0,
-                      .choices = rules.choices};
+  OpenAiRequest whole;
+  whole.form = {rules.form, rules.log_probs, rules.echo};
+  whole.prompt_alone = rules.sampling.max_new == 0;
+  whole.choices = rules.choices;
   read_stream(fields, whole);
   whole.token_ids = fields.flag("return_token_ids") || context.text == nullptr;
   const OrderedJson *tools = fields.find("tools"),
@@ -146,10 +150,8 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
 
 EmbeddingsRequest parse_embeddings_request(std::string_view body, const LineContext& context, Hidden hidden,
                                            const RequestLimits& limits) {
-  const LargeJson parsed = parse_large_json(body, kBody);
+  const LargeJson parsed = parse_body(body);
   const OrderedJson& json = *parsed;
-  if (!json.is_object())
-    throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", kBody, json_excerpt(json)));
   LineContext own = context;
   own.continues = false;
   FieldReader fields(json, own, kBody);
@@ -176,4 +178,4 @@ EmbeddingsRequest parse_embeddings_request(std::string_view body, const LineCont
   return whole;
 }
 
-}  // namespace lfm2::serve
+}  // namespace lfm2

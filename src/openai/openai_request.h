@@ -6,15 +6,13 @@
 #include <string_view>
 #include <vector>
 
-#include "openai/answer_form.h"
 #include "openai/request_line.h"
-#include "stage/generation/sample_requests.h"
 
-namespace lfm2::serve {
+namespace lfm2 {
 
-struct OpenAiRequest {
+// What the answer to a request looks like.
+struct AnswerShape {
   AnswerForm form = {};
-  std::vector<Request> requests = {};     // one for each choice of each prompt, prompt by prompt; without their numbers
   std::vector<std::string> prompts = {};  // with "echo": the text of each prompt
   bool stream = false;
   bool include_usage = false;  // a stream ends with its usage
@@ -22,6 +20,10 @@ struct OpenAiRequest {
   bool token_ids = false;      // choices have their token ids, as they always do where there is no tokenizer
   bool prompt_alone = false;   // no token is asked for: the answer is the prompt, with its log-probabilities
   int32_t choices = 1;         // of each prompt
+};
+
+struct OpenAiRequest : AnswerShape {
+  std::vector<Request> requests = {};  // one for each choice of each prompt, prompt by prompt; without their numbers
   std::optional<uint64_t> fresh_seed = {};  // that the first prompt draws by
 };
 
@@ -56,4 +58,4 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
 EmbeddingsRequest parse_embeddings_request(std::string_view body, const LineContext& context, Hidden hidden,
                                            const RequestLimits& limits);
 
-}  // namespace lfm2::serve
+}  // namespace lfm2

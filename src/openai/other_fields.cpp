@@ -1,11 +1,11 @@
 #include "openai/other_fields.h"
 
 #include <algorithm>
-#include <iterator>
+#include <vector>
 
 #include "base/error.h"
 #include "base/json/json.h"
-#include "openai/field_reader.h"
+#include "openai/request_fields.h"
 
 namespace lfm2 {
 
@@ -33,109 +33,60 @@ constexpr Neutral kTextType{[](const OrderedJson& value) {
                             },
                             R"({"type": "text"})"};
 
-struct Entry {
-  std::string_view key;
+// Fields by what leaves every answer as it is.
+struct Group {
   Neutral neutral;
+  std::vector<std::string_view> keys;
 };
-constexpr Entry kEntries[] = {
+const Group kGroups[] = {
     // About the account, the service or the speed.
-    {"cache_prompt", kAnything},
-    {"cache_salt", kAnything},
-    {"guided_decoding_backend", kAnything},
-    {"guided_whitespace_pattern", kAnything},
-    {"id_slot", kAnything},
-    {"metadata", kAnything},
-    {"model", kAnything},
-    {"parallel_tool_calls", kAnything},
-    {"prediction", kAnything},
-    {"priority", kAnything},
-    {"prompt_cache_key", kAnything},
-    {"prompt_cache_retention", kAnything},
-    {"reasoning_effort", kAnything},
-    {"request_id", kAnything},
-    {"rid", kAnything},
-    {"safety_identifier", kAnything},
-    {"service_tier", kAnything},
-    {"store", kAnything},
-    {"stream_options", kAnything},
-    {"user", kAnything},
-    {"verbosity", kAnything},
-    // OpenAI's.
-    {"audio", kNull},
-    {"best_of", kOne},
-    {"echo", kFalse},
-    {"function_call", kAutoOrNone},
-    {"functions", kEmpty},
-    {"modalities", kTextAlone},
-    {"response_format", kTextType},
-    {"stream", kFalse},
-    {"suffix", kEmpty},
-    {"tool_choice", kAutoOrNone},
-    {"web_search_options", kNull},
-    // vLLM's, SGLang's, llama.cpp's and transformers'.
-    {"add_generation_prompt", kTrue},
-    {"add_special_tokens", kFalse},  // to the text of a chat template; read where a prompt becomes tokens
-    {"allowed_token_ids", kEmpty},
-    {"bad_words", kEmpty},
-    {"chat_template", kEmpty},
-    {"continue_final_message", kFalse},
-    {"custom_logit_processor", kEmpty},
-    {"documents", kEmpty},
-    {"dry_multiplier", kZero},
-    {"dynatemp_range", kZero},
-    {"ebnf", kEmpty},
-    {"grammar", kEmpty},
-    {"guided_choice", kEmpty},
-    {"guided_grammar", kEmpty},
-    {"guided_json", kNull},
-    {"guided_regex", kEmpty},
-    {"include_stop_str_in_output", kFalse},
-    {"json_schema", kNull},
-    {"length_penalty", kOne},
-    {"logits_processors", kEmpty},
-    {"mirostat", kZero},
-    {"no_repeat_ngram_size", kZero},
-    {"no_stop_trim", kFalse},
-    {"normalize", kTrue},
-    {"num_beams", kOne},
-    {"num_return_sequences", kOne},
-    {"prompt_embeds", kEmpty},
-    {"prompt_logprobs", kFalse},
-    {"regex", kEmpty},
-    {"repeat_penalty", kOne},
-    {"return_token_ids", kFalse},
-    {"return_tokens_as_token_ids", kFalse},
-    {"skip_special_tokens", kTrue},
-    {"stop_regex", kEmpty},
-    {"structural_tag", kEmpty},
-    {"structured_outputs", kEmpty},
-    {"truncate_prompt_tokens", kNull},
-    {"typ_p", kOne},
-    {"typical_p", kOne},
-    {"use_beam_search", kFalse},
-    {"xtc_probability", kZero},
+    {kAnything,
+     {"cache_prompt", "cache_salt", "guided_decoding_backend", "guided_whitespace_pattern", "id_slot", "metadata",
+      "model", "parallel_tool_calls", "prediction", "priority", "prompt_cache_key"}},
+    {kAnything,
+     {"prompt_cache_retention", "reasoning_effort", "request_id", "rid", "safety_identifier", "service_tier", "store",
+      "stream_options", "user", "verbosity"}},
+    // OpenAI's, and vLLM's, SGLang's, llama.cpp's and transformers'. "add_special_tokens" is the one of chat templates:
+    // that of prompts is read.
+    {kNull, {"audio", "guided_json", "json_schema", "truncate_prompt_tokens", "web_search_options"}},
+    {kOne, {"best_of", "length_penalty", "num_beams", "num_return_sequences", "repeat_penalty", "typ_p", "typical_p"}},
+    {kFalse,
+     {"add_special_tokens", "continue_final_message", "echo", "include_stop_str_in_output", "no_stop_trim",
+      "prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids", "stream", "use_beam_search"}},
+    {kAutoOrNone, {"function_call", "tool_choice"}},
+    {kEmpty,
+     {"allowed_token_ids", "bad_words", "chat_template", "custom_logit_processor", "documents", "ebnf", "functions",
+      "grammar", "guided_choice", "guided_grammar", "guided_regex", "logits_processors", "prompt_embeds", "regex",
+      "stop_regex", "structural_tag", "structured_outputs", "suffix"}},
+    {kTextAlone, {"modalities"}},
+    {kTextType, {"response_format"}},
+    {kTrue, {"add_generation_prompt", "normalize", "skip_special_tokens"}},
+    {kZero, {"dry_multiplier", "dynatemp_range", "mirostat", "no_repeat_ngram_size", "xtc_probability"}},
 };
+// Those that count in generation_config.json, too; transformers writes many others.
+constexpr std::string_view kConfigKeys[] = {"no_repeat_ngram_size", "num_beams", "typical_p"};
 
-const Entry* find_entry(std::string_view key) {
-  const auto* const entry = std::find_if(std::begin(kEntries), std::end(kEntries),
-                                         [key](const Entry& candidate) { return candidate.key == key; });
-  return entry == std::end(kEntries) ? nullptr : entry;
+const Neutral* find_neutral(std::string_view key) {
+  for (const Group& group : kGroups)
+    if (std::find(group.keys.begin(), group.keys.end(), key) != group.keys.end()) return &group.neutral;
+  return nullptr;
 }
 
 }  // namespace
 
 OtherField other_field(std::string_view key, const OrderedJson& value) {
-  const Entry* entry = find_entry(key);
-  if (entry == nullptr) return OtherField::kUnknown;
-  return value.is_null() || entry->neutral.holds(value) ? OtherField::kChangesNothing : OtherField::kUnsupported;
+  const Neutral* neutral = find_neutral(key);
+  if (neutral == nullptr) return OtherField::kUnknown;
+  return value.is_null() || neutral->holds(value) ? OtherField::kChangesNothing : OtherField::kUnsupported;
 }
 
-void refuse_unsupported_field(const std::string& where, std::string_view key, const OrderedJson& found) {
-  const Entry* entry = find_entry(key);
-  const std::string_view neutral = entry != nullptr ? entry->neutral.text : "";
+void refuse_unsupported_field(const std::string& where, std::string_view key, const OrderedJson& found,
+                              std::string_view otherwise) {
+  const Neutral* found_neutral = find_neutral(key);
+  const std::string_view neutral = found_neutral != nullptr ? found_neutral->text : "";
   throw Error(ExitCode::kData,
-              fmt::format("{}: \"{}\" is {}, which is not supported: expected {}no such field", where, key,
-                          json_excerpt(found), neutral.empty() ? "" : fmt::format("{}, or ", neutral)));
+              fmt::format("{}: \"{}\" is {}, which is not supported: expected {}{}", where, key, json_excerpt(found),
+                          neutral.empty() ? "" : fmt::format("{}, or ", neutral), otherwise));
 }
 
 void refuse_unsupported(const OrderedJson& body, std::initializer_list<std::string_view> read,
@@ -143,6 +94,13 @@ void refuse_unsupported(const OrderedJson& body, std::initializer_list<std::stri
   for (const auto& [key, value] : body.items())
     if (std::find(read.begin(), read.end(), key) == read.end() && other_field(key, value) == OtherField::kUnsupported)
       refuse_unsupported_field(where, key, value);
+}
+
+void refuse_unsupported_config(const OrderedJson& config, const std::string& where) {
+  for (const std::string_view key : kConfigKeys)
+    if (const auto found = config.find(key);
+        found != config.end() && other_field(key, *found) == OtherField::kUnsupported)
+      refuse_unsupported_field(where, key, *found, "--generation-config none");
 }
 
 }  // namespace lfm2

@@ -22,7 +22,10 @@ OtherField other_field(std::string_view key, const OrderedJson& value);
 // Error(kData) that names a field of `body` that asks for another answer; `read` are those that the endpoint reads.
 void refuse_unsupported(const OrderedJson& body, std::initializer_list<std::string_view> read,
                         const std::string& where);
-// Error(kData).
-[[noreturn]] void refuse_unsupported_field(const std::string& where, std::string_view key, const OrderedJson& found);
+// The same for fields of generation_config.json that would change texts: transformers writes many others.
+void refuse_unsupported_config(const OrderedJson& config, const std::string& where);
+// Error(kData). `otherwise`: what is expected but the values that change nothing.
+[[noreturn]] void refuse_unsupported_field(const std::string& where, std::string_view key, const OrderedJson& found,
+                                           std::string_view otherwise = "no such field");
 
 }  // namespace lfm2

@@ -5,16 +5,13 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 
 #include "base/error.h"
 #include "base/file_kind.h"
 #include "base/json/error_json.h"
 #include "base/json/large_json.h"
 #include "base/utf8.h"
-#include "openai/field_reader.h"
 #include "openai/target.h"
-#include "stage/io/lines/line_reader.h"
 #include "text/text_model.h"
 
 namespace lfm2 {
@@ -23,94 +20,11 @@ namespace {
 
 constexpr std::string_view kCompletionsUrl = "/v1/completions", kChatUrl = "/v1/chat/completions",
                            kEmbeddingsUrl = "/v1/embeddings";
-constexpr int32_t kMaxLogProbs = 1024, kMaxChoices = 128;
 constexpr size_t kMaxInputs = 2048;  // of a line of /v1/embeddings; as OpenAI's
 
 // Of what is no object, contains() is false.
 bool has_batch_keys(const OrderedJson& json) { return json.contains("custom_id") || json.contains("body"); }
 bool has_field(const OrderedJson& json, const char* key) { return json.contains(key) && !json[key].is_null(); }
-
-}  // namespace
-
-std::vector<int32_t> encode(std::string_view text, bool special, const LineContext& context, const std::string& where) {
-  std::vector<int32_t> ids;
-  text_model(context, where).tokenizer().encode(text, special, ids, context.stop);
-  return ids;
-}
-
-bool adds_special_tokens(FieldReader& fields) {
-  return fields.find("add_special_tokens") == nullptr || fields.flag("add_special_tokens");
-}
-
-void check_length(const std::vector<int32_t>& ids, const LineContext& context, const std::string& where,
-                  std::string_view field) {
-  const auto count = static_cast<int64_t>(ids.size()), most = context.max_positions - (context.continues ? 1 : 0);
-  if (count > most && !field.empty())
-    throw Error(ExitCode::kData,
-                fmt::format("{}: {}", where, context_length_text(context.max_positions, count, field)));
-  if (count < 1 || count > most)
-    throw Error(ExitCode::kData,
-                fmt::format("{}: {} tokens, expected 1 to {}{}", where, count, context.continues ? "fewer than " : "",
-                            max_length_text(context.max_positions, context.scores)));
-}
-
-namespace {
-
-// Each once: a step looks each drawn token up among them.
-std::vector<int32_t> stop_token_ids_of(FieldReader& fields) {
-  constexpr size_t kMaxStopTokens = 256;
-  std::vector<int32_t> ids = fields.ids("stop_token_ids");
-  std::sort(ids.begin(), ids.end());
-  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-  if (ids.size() > kMaxStopTokens)
-    throw Error(ExitCode::kData, fmt::format("{}: \"stop_token_ids\" has {} token ids, expected at most {}",
-                                             fields.where(), ids.size(), kMaxStopTokens));
-  return ids;
-}
-
-}  // namespace
-
-// How a request is to be continued; the names of OpenAI's interface and those that transformers and vLLM add.
-void read_rules(FieldReader& fields, SampleRules& rules) {
-  constexpr int64_t kMaxTokens = int64_t{1} << 31;
-  SamplingOverrides& sampling = rules.sampling;
-  sampling.max_new = fields.integer("max_tokens", rules.echo ? 0 : 1, kMaxTokens);
-  if (const auto newer = fields.integer("max_completion_tokens", 1, kMaxTokens)) sampling.max_new = newer;
-  sampling.temperature = fields.number("temperature", 0, 1e6f);
-  sampling.top_p = fields.number("top_p", 0, 1);
-  sampling.min_p = fields.number("min_p", 0, 1);
-  sampling.top_k = fields.integer("top_k", -1, kMaxTokens);
-  if (sampling.top_k == -1) sampling.top_k = 0;  // as vLLM says "all"
-  if (const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), INT64_MAX))
-    sampling.seed = static_cast<uint64_t>(*seed);
-  sampling.repetition_penalty = fields.number("repetition_penalty", 0.01f, 100);
-  sampling.presence_penalty = fields.number("presence_penalty", -2, 2);
-  sampling.frequency_penalty = fields.number("frequency_penalty", -2, 2);
-  if (const auto count = fields.integer("min_tokens", 0, INT32_MAX)) sampling.min_tokens = static_cast<int32_t>(*count);
-  rules.logit_bias = fields.biases("logit_bias");
-  rules.choices = static_cast<int32_t>(fields.integer("n", 1, kMaxChoices).value_or(1));
-  sampling.stop = fields.stops("stop");
-  rules.stop_token_ids = stop_token_ids_of(fields);
-  rules.ignore_eos = fields.flag("ignore_eos");
-}
-
-void read_echo(FieldReader& fields, SampleRules& rules) { rules.echo = fields.flag("echo"); }
-
-// "logprobs" is a number of tokens, as in /v1/completions.
-void read_log_probs(FieldReader& fields, SampleRules& rules) {
-  if (const auto count = fields.integer("logprobs", 0, kMaxLogProbs)) rules.log_probs = static_cast<int32_t>(*count);
-}
-
-// "logprobs" says whether, "top_logprobs" how many, as in /v1/chat/completions.
-void read_chat_log_probs(FieldReader& fields, SampleRules& rules) {
-  const bool wanted = fields.flag("logprobs");
-  const auto count = fields.integer("top_logprobs", 0, kMaxLogProbs);
-  if (count.value_or(0) > 0 && !wanted)
-    throw Error(ExitCode::kData, fmt::format("{}: \"top_logprobs\" without \"logprobs\": true", fields.where()));
-  if (wanted) rules.log_probs = static_cast<int32_t>(count.value_or(0));
-}
-
-namespace {
 
 std::vector<int32_t> ids_of_prompt(FieldReader& fields) {
   const OrderedJson* prompt = fields.find("prompt");
@@ -123,31 +37,6 @@ std::vector<int32_t> ids_of_prompt(FieldReader& fields) {
     refuse_field(fields.where(), "prompt", prompt != nullptr ? *prompt : OrderedJson(), "text or a list of token ids");
   return fields.ids("prompt");
 }
-
-}  // namespace
-
-std::vector<int32_t> ids_of_messages(FieldReader& fields, bool goes_on) {
-  const OrderedJson none, no_variables = OrderedJson::object();
-  const OrderedJson *messages = fields.find("messages"), *tools = fields.find("tools"),
-                    *variables = fields.find("chat_template_kwargs");
-  if (messages == nullptr || !messages->is_array() || messages->empty())
-    refuse_field(fields.where(), "messages", messages != nullptr ? *messages : none, "a list of messages");
-  if (tools != nullptr && !tools->is_array()) refuse_field(fields.where(), "tools", *tools, "a list of tools");
-  if (variables != nullptr && !variables->is_object())
-    refuse_field(fields.where(), "chat_template_kwargs", *variables, "an object");
-  const LineContext& context = fields.context();
-  const TextModel& model = text_model(context, fields.where());
-  std::string text;
-  try {
-    text = model.chat_text(*messages, tools != nullptr && !tools->empty() ? *tools : none,
-                           variables != nullptr ? *variables : no_variables, context.now, goes_on, context.stop);
-  } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{}: {}", fields.where(), error.what()));
-  }
-  return encode(text, false, context, fields.where());  // templates write the special tokens themselves
-}
-
-namespace {
 
 void score_all_but_first(RequestLine& line, const std::string& where) {
   line.scored = std::ssize(line.ids) - 1;
@@ -182,9 +71,7 @@ void read_body(const OrderedJson& body, bool chat, const LineContext& context, c
                RequestLine& line) {
   FieldReader fields(body, context, where);
   line.ids = chat ? ids_of_messages(fields) : ids_of_prompt(fields);
-  if (!chat) read_echo(fields, line.rules);
   read_rules(fields, line.rules);
-  chat ? read_chat_log_probs(fields, line.rules) : read_log_probs(fields, line.rules);
   fields.expect_all_known(FieldReader::Others::kListed);
   check_length(line.ids, context, where, chat ? "messages" : "prompt");
 }
@@ -283,11 +170,6 @@ LineForm form_of(const OrderedJson& json, const std::string& where) {
 
 }  // namespace
 
-std::string max_length_text(int64_t most, bool scores) {
-  if (most > INT32_MAX) return fmt::format("{}", most);  // of windows: no model has so many positions
-  return fmt::format("max_position_embeddings{} = {}", scores ? " + 1" : "", most);
-}
-
 RequestLine faulty_line(std::string name, LineForm form, std::string error) {
   RequestLine line;
   line.name = std::move(name);
@@ -342,7 +224,6 @@ RequestLine parse_request_line(std::string_view text, const LineContext& context
   }
   if (context.continues) {
     read_rules(fields, line.rules);
-    read_log_probs(fields, line.rules);
   } else if (line.rules.form != LineForm::kIds && line.rules.form != LineForm::kText) {
     expect_continued();
   }
@@ -378,35 +259,16 @@ RequestLine parse_text_line(std::string_view text, const LineContext& context, c
   return line;
 }
 
-namespace {
-
-// null where the line is none: reading it says what is wrong with it.
-LargeJson json_of(std::string_view line) {
-  try {
-    return parse_large_json(line, "");
-  } catch (const Error&) {
-    return LargeJson(new OrderedJson());
-  }
-}
-
-}  // namespace
-
-std::string_view deciding_line(const std::vector<Line>& lines) {
-  const auto is_json = [](const Line& line) { return !json_of(line.text)->is_null(); };
-  const auto found = std::find_if(lines.begin(), lines.end(), is_json);
-  return found == lines.end() ? std::string_view() : found->text;
-}
-
-bool is_batch_line(std::string_view line) { return has_batch_keys(*json_of(line)); }
-bool is_embeddings_line(std::string_view line) {
-  const LargeJson parsed = json_of(line);
+// Reading a line says what is wrong with it.
+LineKind kind_of_line(std::string_view line) try {
+  const LargeJson parsed = parse_large_json(line, "");
   const OrderedJson& json = *parsed;
-  return has_batch_keys(json) && json.contains("url") && json["url"] == kEmbeddingsUrl;
-}
-bool is_continued(std::string_view deciding_line) {
-  const LargeJson parsed = json_of(deciding_line);
-  const OrderedJson& json = *parsed;
-  return has_batch_keys(json) || has_field(json, "prompt") || has_field(json, "messages");
+  if (json.is_null()) return LineKind::kNone;
+  if (has_batch_keys(json))
+    return json.contains("url") && json["url"] == kEmbeddingsUrl ? LineKind::kEmbeddings : LineKind::kBatch;
+  return has_field(json, "prompt") || has_field(json, "messages") ? LineKind::kContinued : LineKind::kScored;
+} catch (const Error&) {
+  return LineKind::kNone;
 }
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// How samples are to be continued, where their lines of input say so.
+// How samples are to be continued, where their lines of input or bodies say so, and the requests that follow from it.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "openai/sampling_overrides.h"
+#include "stage/pipeline/request.h"
 
 namespace lfm2 {
 
@@ -20,6 +21,27 @@ enum class LineForm : uint8_t { kIds, kText, kPrompt, kMessages, kCompletion, kC
 constexpr bool is_batch_form(LineForm form) {
   return form == LineForm::kCompletion || form == LineForm::kChatCompletion;
 }
+
+// What the answer to a sample looks like: known where its line is read, needed where its completion is written. It goes
+// through the pipeline as one word, Request::tag.
+struct AnswerForm {
+  LineForm form = LineForm::kIds;
+  std::optional<int32_t> log_probs = {};  // see SampleRules; at most 2^20
+  bool echo = false;                      // the prompt stands before the answer
+
+  int32_t to_word() const {
+    return static_cast<int32_t>(form) | (log_probs ? *log_probs + 1 : 0) << 8 | (echo ? kEcho : 0);
+  }
+  static AnswerForm from_word(int32_t word) {
+    AnswerForm answer{static_cast<LineForm>(word & 0xff)};
+    answer.echo = (word & kEcho) != 0;
+    if (const int32_t log_probs = (word & ~kEcho) >> 8; log_probs > 0) answer.log_probs = log_probs - 1;
+    return answer;
+  }
+
+ private:
+  static constexpr int32_t kEcho = 1 << 30;
+};
 
 // The fields of a line that go before options; nothing where the line is silent.
 struct SampleRules {
@@ -37,15 +59,26 @@ struct SampleRules {
 
 // See base/words.h.
 void for_each_field(MaybeConst<SampleRules> auto& rules, const auto& each) {
-  each(rules.form);
-  each(rules.ignore_eos);
-  each(rules.echo);
-  each(rules.choices);
-  each(rules.sampling);
-  each(rules.log_probs);
-  each(rules.stop_token_ids);
-  each(rules.logit_bias);
+  each(rules.form, rules.ignore_eos, rules.echo, rules.choices, rules.sampling, rules.log_probs, rules.stop_token_ids,
+       rules.logit_bias);
 }
+
+// What the requests of a job have in common, by the form of their lines.
+struct RequestDefaults {
+  Request of_ids;                         // kIds and kText: the options
+  Request of_text;                        // all other forms: the options, and the model's generation_config.json
+  std::optional<int32_t> log_probs = {};  // of lines that are no batch lines: see SampleRules
+};
+
+// What is said about sampling goes before what the request has.
+void apply(const SamplingOverrides& overrides, Request& request);
+
+// The request of a sample, without its prompt. The fields of its line go before the defaults. A sample of ids draws by
+// its number in the job, as long as its line has no seed; all others draw by their seeds alone, wherever they stand.
+Request request_by_rules(const RequestDefaults& defaults, const SampleRules& rules, int64_t sample);
+
+// The seed of one of several draws from the same prompt: the first one has the seed itself.
+uint64_t seed_of_choice(uint64_t seed, int32_t choice);
 
 // The rules of each sample of a job. Equal ones are kept once; seeds take 16 bytes a sample, and rules that are not
 // all equal 4.

@@ -2,11 +2,12 @@
 // line of input, the body of a request. Each of these goes before those that are named before it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <tuple>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
 #include "base/words.h"
@@ -27,21 +28,46 @@ struct SamplingOverrides {
   auto operator<=>(const SamplingOverrides&) const = default;
 };
 
-// The fields that set a member of the rule, each with that member.
-inline constexpr std::tuple kRuleFields{
-    std::pair{&SamplingOverrides::temperature, &SamplingRule::temperature},
-    std::pair{&SamplingOverrides::top_k, &SamplingRule::top_k},
-    std::pair{&SamplingOverrides::top_p, &SamplingRule::top_p},
-    std::pair{&SamplingOverrides::seed, &SamplingRule::seed},
-    std::pair{&SamplingOverrides::min_p, &SamplingRule::min_p},
-    std::pair{&SamplingOverrides::repetition_penalty, &SamplingRule::repetition_penalty},
-    std::pair{&SamplingOverrides::presence_penalty, &SamplingRule::presence_penalty},
-    std::pair{&SamplingOverrides::frequency_penalty, &SamplingRule::frequency_penalty},
-    std::pair{&SamplingOverrides::min_tokens, &SamplingRule::min_tokens}};
+// A sampling parameter: its names in lines and bodies and in generation_config.json (null: not read there), where it is
+// kept until all is merged, the member of the rule that it sets, and the range of its values.
+template <class T>
+struct SamplingField {
+  using Bound = std::conditional_t<std::is_same_v<T, float>, float, int64_t>;
+  const char *key, *config_key;
+  std::optional<T> SamplingOverrides::*said;
+  T SamplingRule::*rule;
+  Bound least, most;
+};
+
+constexpr int64_t kMaxAsked = int64_t{1} << 31;  // tokens
+inline constexpr std::tuple kSamplingFields{
+    SamplingField<float>{"temperature", "temperature", &SamplingOverrides::temperature, &SamplingRule::temperature, 0,
+                         1e6f},
+    SamplingField<float>{"top_p", "top_p", &SamplingOverrides::top_p, &SamplingRule::top_p, 0, 1},
+    SamplingField<float>{"min_p", "min_p", &SamplingOverrides::min_p, &SamplingRule::min_p, 0, 1},
+    SamplingField<int64_t>{"top_k", "top_k", &SamplingOverrides::top_k, &SamplingRule::top_k, -1, kMaxAsked},
+    SamplingField<uint64_t>{"seed", nullptr, &SamplingOverrides::seed, &SamplingRule::seed, INT64_MIN, INT64_MAX},
+    SamplingField<float>{"repetition_penalty", "repetition_penalty", &SamplingOverrides::repetition_penalty,
+                         &SamplingRule::repetition_penalty, 0.01f, 100},
+    SamplingField<float>{"presence_penalty", nullptr, &SamplingOverrides::presence_penalty,
+                         &SamplingRule::presence_penalty, -2, 2},
+    SamplingField<float>{"frequency_penalty", nullptr, &SamplingOverrides::frequency_penalty,
+                         &SamplingRule::frequency_penalty, -2, 2},
+    SamplingField<int32_t>{"min_tokens", "min_new_tokens", &SamplingOverrides::min_tokens, &SamplingRule::min_tokens, 0,
+                           INT32_MAX}};
+
+void for_each_sampling_field(const auto& each) {
+  std::apply([&](const auto&... field) { (each(field), ...); }, kSamplingFields);
+}
+// The option of the command line that sets the field: "--top-k".
+inline std::string option_of(std::string key) {
+  std::replace(key.begin(), key.end(), '_', '-');
+  return "--" + key;
+}
 
 // See base/words.h.
 void for_each_field(MaybeConst<SamplingOverrides> auto& overrides, const auto& each) {
-  std::apply([&](const auto&... field) { (each(overrides.*field.first), ...); }, kRuleFields);
+  for_each_sampling_field([&](const auto& field) { each(overrides.*field.said); });
   each(overrides.max_new);
   each(overrides.eos_tokens);
   each(overrides.stop);

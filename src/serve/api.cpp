@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "base/json/json.h"
-#include "openai/field_reader.h"
 #include "serve/page/page.h"
 #include "text/text_model.h"
 
@@ -56,7 +55,10 @@ std::string without_controls(const std::string& json) {
 }
 
 // Data is the client's.
-int status_of(const Error& error) { return error.code() == ExitCode::kData ? 400 : 500; }
+int status_of(const std::exception& error) {
+  const auto* own = dynamic_cast<const Error*>(&error);
+  return own != nullptr && own->code() == ExitCode::kData ? 400 : 500;
+}
 
 std::string words_of(const std::exception& error) {
   return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "not enough memory" : error.what();
@@ -67,32 +69,26 @@ ApiSettings with_stop(ApiSettings settings, const std::atomic<bool>& stop) {
   return settings;
 }
 
-int32_t token_named(const Tokenizer& tokenizer, std::string_view text) {
-  std::vector<int32_t> ids;
-  tokenizer.encode(text, false, ids);
-  return ids.size() == 1 ? ids.front() : -1;
-}
+http::Answer json_answer(std::string body) { return {.content_type = "application/json", .body = std::move(body)}; }
 
-ToolTokens tool_tokens_of(const TextModel* text) {
-  if (text == nullptr) return {};
-  const Tokenizer& tokenizer = text->tokenizer();
-  const ToolTokens tokens{token_named(tokenizer, "<|tool_call_start|>"), token_named(tokenizer, "<|tool_call_end|>")};
-  return tokens.end >= 0 ? tokens : ToolTokens{};
+http::Answer json_or_404(std::optional<std::string> body, std::string_view otherwise) {
+  return body ? json_answer(std::move(*body)) : http::error_answer(404, otherwise);
 }
 
 }  // namespace
 
-Api::Api(ApiSettings settings, LiveRequests& live, Metrics& metrics, Listener& listener)
+Api::Api(ApiSettings settings, LiveRequests& live, Listener& listener)
     : settings_(with_stop(std::move(settings), open_.reading_ends)),
       live_(live),
-      metrics_(metrics),
+      metrics_(live.metrics()),
       listener_(listener),
       tool_tokens_(tool_tokens_of(settings_.lines.text)),
       model_({.name = settings_.model_name,
               .version = settings_.version,
               .eos_tokens = settings_.defaults.of_text.eos_tokens,
               .max_length = settings_.limits.max_prompt_tokens,
-              .lines = settings_.lines}) {
+              .lines = settings_.lines,
+              .max_answer_bytes = http::Limits{}.max_answer_bytes}) {
   add_routes();
   reader_ = std::thread([this] { read_bodies(open_.unread); });
   reader_of_large_ = std::thread([this] { read_bodies(open_.unread_large); });
@@ -129,23 +125,22 @@ void Api::refuse_unread() {
 }
 
 void Api::add_routes() {
-  const auto now = [this](std::string_view path, http::Answer (Api::*make)() const) {
-    router_.add("GET", path,
-                [this, make](http::Request&&, const http::Responder& responder) { responder.answer((this->*make)()); });
-  };
-  add_page(router_);
-  const auto of_model = [this](std::string_view path, http::Answer (ModelAnswers::*make)() const) {
-    router_.add("GET", path, [this, make](http::Request&&, const http::Responder& responder) {
-      responder.answer((model_.*make)());
+  const auto now = [this](std::string_view path, auto make) {
+    router_.add("GET", path, [make](http::Request&& request, const http::Responder& responder) {
+      responder.answer(make(request.path));
     });
   };
-  now("/health", &Api::health);
-  now("/metrics", &Api::figures);
-  of_model("/v1/models", &ModelAnswers::models);
-  of_model("/tokenizer_info", &ModelAnswers::tokenizer_info);
-  of_model("/version", &ModelAnswers::version);
-  router_.add("GET", "/v1/models/*", [this](http::Request&& request, const http::Responder& responder) {
-    responder.answer(model_.model(http::decoded(request.path).substr(std::string_view("/v1/models/").size())));
+  add_page(router_);
+  now("/health",
+      [this](const std::string&) { return live_.draining() ? busy_answer(true) : json_answer(R"({"status":"ok"})"); });
+  now("/metrics", [this](const std::string&) { return figures(); });
+  now("/v1/models", [this](const std::string&) { return json_answer(model_.models()); });
+  now("/tokenizer_info",
+      [this](const std::string&) { return json_or_404(model_.tokenizer_info(), settings_.lines.text_error); });
+  now("/version", [this](const std::string&) { return json_answer(model_.version()); });
+  now("/v1/models/*", [this](const std::string& path) {
+    const std::string name = http::decoded(path).substr(std::string_view("/v1/models/").size());
+    return json_or_404(model_.model(name), "There is no such model.");
   });
   for (const auto& [path, kind] : {std::pair{"/v1/completions", Kind::kCompletion},
                                    {"/v1/chat/completions", Kind::kChat},
@@ -156,8 +151,6 @@ void Api::add_routes() {
       queue(kind, std::move(request), std::move(responder));
     });
 }
-
-http::Answer Api::health() const { return live_.draining() ? busy_answer(true) : json_answer({{"status", "ok"}}); }
 
 http::Answer Api::figures() const {
   const LogWriter* log = listener_.log();
@@ -213,10 +206,10 @@ void Api::read(const Unread& unread) {
   try {
     switch (unread.kind) {
       case Kind::kTokenize:
-        unread.responder.answer(model_.tokenize(unread.request.body));
+        unread.responder.answer(json_answer(model_.tokenize(unread.request.body)));
         break;
       case Kind::kDetokenize:
-        unread.responder.answer(model_.detokenize(unread.request.body));
+        unread.responder.answer(json_answer(model_.detokenize(unread.request.body)));
         break;
       case Kind::kEmbeddings:
         begin_embeddings(unread);
@@ -224,19 +217,16 @@ void Api::read(const Unread& unread) {
       default:
         begin(unread);
     }
-  } catch (const Error& error) {
-    if (error.code() == ExitCode::kStopped) {
+  } catch (const std::exception& error) {
+    if (const auto* own = dynamic_cast<const Error*>(&error); own != nullptr && own->code() == ExitCode::kStopped) {
       ++metrics_.requests_refused;
       unread.responder.answer(busy_answer(true));
       return;
     }
     ++metrics_.requests_failed;
     const TextModel* model = settings_.lines.text;
-    const std::string text = model != nullptr ? model->without_folder(error.what()) : error.what();
+    const std::string text = model != nullptr ? model->without_folder(words_of(error)) : words_of(error);
     unread.responder.answer(http::error_answer(status_of(error), text));
-  } catch (const std::exception& error) {
-    ++metrics_.requests_failed;
-    unread.responder.answer(http::error_answer(500, words_of(error)));
   }
 }
 
@@ -249,27 +239,27 @@ void Api::begin(const Unread& unread) {
                                                settings_.fresh_seeds ? std::optional(fresh_seed()) : std::nullopt);
   if (request.fresh_seed) unread.responder.note_seed(*request.fresh_seed);
   const int32_t first = live_.reserve(static_cast<int32_t>(request.requests.size()));
-  AnswerFacts facts{fmt::format("{}-{:x}-{}", chat ? "chatcmpl" : "cmpl", model_.started(), first),
-                    static_cast<int64_t>(now), settings_.model_name};
-  const Tokenizer* tokenizer = lines.text != nullptr ? &lines.text->tokenizer() : nullptr;
-  auto answer = std::make_shared<Answering>(request, first, unread.responder, std::move(facts), tokenizer, tool_tokens_,
-                                            settings_.limits.max_scored, Clock::now() + settings_.request_timeout);
-  begin(unread, std::move(answer), std::move(request.requests));
+  std::string id = fmt::format("{}-{:x}-{}", chat ? "chatcmpl" : "cmpl", model_.started(), first);
+  AnswerFacts facts{settings_.model_name, static_cast<int64_t>(now),
+                    lines.text != nullptr ? &lines.text->tokenizer() : nullptr};
+  auto builder = std::make_unique<CompletionBuilder>(request, std::move(id), std::move(facts), tool_tokens_,
+                                                     settings_.limits.max_scored);
+  begin(unread, first, std::move(builder), std::move(request.requests));
 }
 
 void Api::begin_embeddings(const Unread& unread) {
   EmbeddingsRequest request =
       parse_embeddings_request(unread.request.body, settings_.lines, settings_.embeddings, settings_.limits);
   const int32_t first = live_.reserve(static_cast<int32_t>(request.requests.size()));
-  auto answer = std::make_shared<EmbeddingsAnswering>(request, first, unread.responder, settings_.model_name,
-                                                      Clock::now() + settings_.request_timeout);
-  begin(unread, std::move(answer), std::move(request.requests));
+  auto builder = std::make_unique<EmbeddingsBuilder>(request, settings_.model_name);
+  begin(unread, first, std::move(builder), std::move(request.requests));
 }
 
-// The requests get the numbers of the answer's samples.
-void Api::begin(const Unread& unread, std::shared_ptr<OpenAnswer> answer, std::vector<Request> requests) {
-  const int32_t first = answer->first_sample();
-  for (int32_t i = 0; i < answer->samples(); ++i) requests[static_cast<size_t>(i)].sample = first + i;
+void Api::begin(const Unread& unread, int32_t first, std::unique_ptr<AnswerBuilder> builder,
+                std::vector<Request> requests) {
+  for (size_t i = 0; i < requests.size(); ++i) requests[i].sample = first + static_cast<int32_t>(i);
+  auto answer = std::make_shared<OpenAnswer>(std::move(builder), first, static_cast<int32_t>(requests.size()),
+                                             unread.responder, Clock::now() + settings_.request_timeout);
   {
     const std::lock_guard lock(mutex_);
     open_.answering[first] = std::move(answer);
@@ -322,8 +312,12 @@ void Api::forget(int32_t first_sample) {
   }
 }
 
-void Api::take_back(const OpenAnswer& answering) {
+// Ends an answer whose samples have not ended: with an error, or with status 0 because nobody wants it.
+void Api::break_off(OpenAnswer& answering, int status, std::string_view why) {
+  ++(status == 0 ? metrics_.requests_aborted : metrics_.requests_failed);
   for (int32_t i = 0; i < answering.samples(); ++i) live_.take_back(answering.first_sample() + i);
+  if (status != 0) answering.fail(status, why);
+  forget(answering.first_sample());
 }
 
 void Api::hand_out(const std::vector<Drawn>& tokens) {
@@ -334,17 +328,8 @@ void Api::hand_out(const std::vector<Drawn>& tokens) {
     try {
       if (one.token.ends == FinishReason::kError) throw Error(ExitCode::kSoftware, kNotFiniteError);
       wanted = answering->take(one);
-    } catch (const Error& error) {
-      ++metrics_.requests_failed;
-      answering->fail(status_of(error), error.what());
-      take_back(*answering);
-      forget(answering->first_sample());
-      continue;
     } catch (const std::exception& error) {
-      ++metrics_.requests_failed;
-      answering->fail(500, words_of(error));
-      take_back(*answering);
-      forget(answering->first_sample());
+      break_off(*answering, status_of(error), words_of(error));
       continue;
     }
     if (answering->done()) {
@@ -357,9 +342,7 @@ void Api::hand_out(const std::vector<Drawn>& tokens) {
         finish(*answering);
       }
     } else if (!wanted) {
-      ++metrics_.requests_aborted;
-      take_back(*answering);
-      forget(answering->first_sample());
+      break_off(*answering, 0, "");
     }
   }
 }
@@ -398,10 +381,7 @@ void Api::drop_gone() {
   }
   for (const int32_t first : gone) {
     const std::shared_ptr<OpenAnswer> answering = find(first);
-    if (answering == nullptr || answering->first_sample() != first) continue;
-    ++metrics_.requests_aborted;
-    take_back(*answering);
-    forget(first);
+    if (answering != nullptr && answering->first_sample() == first) break_off(*answering, 0, "");
   }
 }
 
@@ -413,12 +393,8 @@ void Api::end_late() {
     for (const auto& [first, answering] : open_.answering)
       if (answering->deadline() <= now) late.push_back(answering);
   }
-  for (const std::shared_ptr<OpenAnswer>& answering : late) {
-    ++metrics_.requests_failed;
-    take_back(*answering);
-    answering->fail(504, fmt::format("no end after {} s", settings_.request_timeout.count()));
-    forget(answering->first_sample());
-  }
+  for (const std::shared_ptr<OpenAnswer>& answering : late)
+    break_off(*answering, 504, fmt::format("no end after {} s", settings_.request_timeout.count()));
 }
 
 }  // namespace lfm2::serve

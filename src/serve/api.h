@@ -11,12 +11,12 @@
 #include <string>
 #include <thread>
 
-#include "serve/answering.h"
-#include "serve/embeddings_answering.h"
+#include "openai/model_answers.h"
+#include "openai/openai_request.h"
 #include "serve/http/router.h"
 #include "serve/listener.h"
 #include "serve/live_requests.h"
-#include "serve/model_answers.h"
+#include "serve/open_answer.h"
 
 namespace lfm2::serve {
 
@@ -35,8 +35,8 @@ struct ApiSettings {
 
 class Api {
  public:
-  // Answers the listener's requests from here on. All three must outlive this.
-  Api(ApiSettings settings, LiveRequests& live, Metrics& metrics, Listener& listener);
+  // Answers the listener's requests from here on. Both must outlive this.
+  Api(ApiSettings settings, LiveRequests& live, Listener& listener);
   Api(const Api&) = delete;
   Api& operator=(const Api&) = delete;
   // Writes what was drawn, ends all other answers with an error, and closes the listener.
@@ -52,7 +52,6 @@ class Api {
   };
 
   void add_routes();
-  http::Answer health() const;
   http::Answer figures() const;
   void queue(Kind kind, http::Request&& request, http::Responder responder);
   void refuse_unread();
@@ -61,7 +60,8 @@ class Api {
   void log_body(const http::Request& request) const;
   void begin(const Unread& unread);
   void begin_embeddings(const Unread& unread);
-  void begin(const Unread& unread, std::shared_ptr<OpenAnswer> answer, std::vector<Request> requests);
+  void begin(const Unread& unread, int32_t first, std::unique_ptr<AnswerBuilder> builder,
+             std::vector<Request> requests);
   void write_answers();
   void write_large_answers();
   void hand_out(const std::vector<Drawn>& tokens);
@@ -69,7 +69,7 @@ class Api {
   void drop_gone();
   void end_late();
   void forget(int32_t first_sample);
-  void take_back(const OpenAnswer& answer);
+  void break_off(OpenAnswer& answer, int status, std::string_view why);
   std::shared_ptr<OpenAnswer> find(int32_t sample);
 
   const ApiSettings settings_;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "serve/metrics.h"
-#include "stage/generation/request_source.h"
+#include "stage/pipeline/request_source.h"
 
 namespace lfm2::serve {
 
@@ -26,8 +26,10 @@ class LiveRequests : public RequestSource {
  public:
   enum class Added : uint8_t { kYes, kFull, kDraining };
 
-  // At most `max_waiting` requests wait. The metrics must outlive this.
-  LiveRequests(int64_t max_waiting, Metrics& metrics) : max_waiting_(max_waiting), metrics_(metrics) {}
+  // At most `max_waiting` requests wait.
+  explicit LiveRequests(int64_t max_waiting) : max_waiting_(max_waiting) {}
+
+  Metrics& metrics() { return metrics_; }
 
   // On any thread:
   // Numbers for `count` samples, not yet used by any other in this run.
@@ -49,6 +51,13 @@ class LiveRequests : public RequestSource {
   std::vector<int32_t> taken_back() override;
   void begun(int32_t sample, int64_t cached) override;
   void drawn(std::vector<SampleToken> tokens) override;
+  void stage_seconds(int64_t stage, double busy, double total) override {
+    metrics_.stage_seconds.set(stage, busy, total);
+  }
+  void caches(int64_t used_slots, int64_t used_pages) override {
+    metrics_.used_slots = used_slots;
+    metrics_.used_pages = used_pages;
+  }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -64,7 +73,7 @@ class LiveRequests : public RequestSource {
   };
 
   const int64_t max_waiting_;
-  Metrics& metrics_;
+  Metrics metrics_;
   mutable std::mutex mutex_;
   std::condition_variable any_drawn_;
   // Guarded by mutex_:

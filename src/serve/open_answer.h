@@ -4,53 +4,79 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "openai/answer_builder.h"
+#include "serve/http/event_stream.h"
 #include "serve/http/message.h"
 #include "serve/http/responder.h"
 #include "serve/live_requests.h"
 
 namespace lfm2::serve {
 
-// Numbers of an answer, such as log-probabilities: writing more than these as text takes some 10 ms.
-constexpr int64_t kLargeAnswer = 1 << 15;
-
 // Used by one thread at a time.
 class OpenAnswer {
  public:
   using Clock = std::chrono::steady_clock;
-  virtual ~OpenAnswer() = default;
+  // The samples have the numbers `first_sample` and following.
+  OpenAnswer(std::unique_ptr<AnswerBuilder> builder, int32_t first_sample, int32_t samples, http::Responder responder,
+             Clock::time_point deadline)
+      : first_sample_(first_sample),
+        samples_(samples),
+        deadline_(deadline),
+        builder_(std::move(builder)),
+        responder_(std::move(responder)) {}
 
   // A token of one of the samples. False where nobody wants the answer any more.
-  virtual bool take(const Drawn& drawn) = 0;
-  // All of the samples are there.
-  virtual bool done() const = 0;
+  bool take(const Drawn& drawn) {
+    const auto index = static_cast<size_t>(drawn.sample - first_sample_);
+    builder_->take(index, drawn.token, drawn.cached);
+    // The text of a client that is behind gathers until a token finds room, or the last one: an event for each token
+    // takes some forty times its bytes, and a client that was held up for a second would be disconnected.
+    return (!builder_->streams() || send(builder_->events(index, responder_.behind()))) && !responder_.gone();
+  }
+  bool done() const { return builder_->done(); }    // all of the samples are there
+  bool large() const { return builder_->large(); }  // its finish() takes long enough to hold up the answers of others
   // Sends what of an answer that is done was not sent yet. False where the client gets something else: an error, or
   // nothing, as it is gone.
-  virtual bool finish() = 0;
-  // Its finish() takes long enough to hold up the answers of others.
-  virtual bool large() const = 0;
-  // Ends the answer with an error.
-  virtual void fail(int status, std::string_view message) { responder_.answer(http::error_answer(status, message)); }
+  bool finish() {
+    if (builder_->streams()) return send(builder_->last_events()) && responder_.end();
+    return responder_.answer({.content_type = "application/json", .body = builder_->body()});
+  }
+  // Ends the answer with an error, within a stream as an event.
+  void fail(int status, std::string_view message) {
+    const http::Answer error = http::error_answer(status, message);
+    if (!began_)
+      responder_.answer(error);
+    else if (send({error.body}))
+      responder_.end();
+  }
 
   bool gone() const { return responder_.gone(); }
-
-  // The samples have the numbers `first_sample` and following.
   int32_t first_sample() const { return first_sample_; }
   int32_t samples() const { return samples_; }
   Clock::time_point deadline() const { return deadline_; }
   Clock::time_point begin() const { return begin_; }
 
- protected:
-  OpenAnswer(int32_t first_sample, int32_t samples, http::Responder responder, Clock::time_point deadline)
-      : first_sample_(first_sample), samples_(samples), responder_(std::move(responder)), deadline_(deadline) {}
+ private:
+  bool send(const std::vector<std::string>& events) {
+    if (!events.empty() && !std::exchange(began_, true) &&
+        !responder_.begin_stream(200, http::kEventStream, {{"Cache-Control", "no-cache"}}))
+      return false;
+    for (const std::string& event : events)
+      if (!responder_.write(http::event_text(event))) return false;
+    return true;
+  }
 
   const int32_t first_sample_, samples_;
-  const http::Responder responder_;
-
- private:
   const Clock::time_point begin_ = Clock::now(), deadline_;
+  const std::unique_ptr<AnswerBuilder> builder_;
+  const http::Responder responder_;
+  bool began_ = false;  // a stream
 };
 
 }  // namespace lfm2::serve

@@ -75,34 +75,20 @@ size_t max_connections() {
 }
 
 // The requests of clients, and the server that they come from: it lives as long as the generation takes requests.
-class ServedRequests : public RequestSource {
+class ServedRequests : public LiveRequests {
  public:
   ServedRequests(ApiSettings settings, Listener& listener)
-      : live_(settings.max_queue, metrics_), api_(std::move(settings), live_, metrics_, listener) {}
+      : LiveRequests(settings.max_queue), api_(std::move(settings), *this, listener) {}
 
-  int64_t waiting() const override { return live_.waiting(); }
-  std::optional<Request> next() override { return live_.next(); }
-  bool ended() const override { return live_.ended(); }
   std::vector<int32_t> taken_back() override {
-    if (stop_requested() && !live_.draining()) {
-      live_.drain();
-      print_line(fmt::format("ending: {} requests run, {} wait", live_.running(), live_.waiting()));
+    if (stop_requested() && !draining()) {
+      drain();
+      print_line(fmt::format("ending: {} requests run, {} wait", running(), waiting()));
     }
-    return live_.taken_back();
-  }
-  void begun(int32_t sample, int64_t cached) override { live_.begun(sample, cached); }
-  void drawn(std::vector<SampleToken> tokens) override { live_.drawn(std::move(tokens)); }
-  void stage_seconds(int64_t stage, double busy, double total) override {
-    metrics_.stage_seconds.set(stage, busy, total);
-  }
-  void caches(int64_t used_slots, int64_t used_pages) override {
-    metrics_.used_slots = used_slots;
-    metrics_.used_pages = used_pages;
+    return LiveRequests::taken_back();
   }
 
  private:
-  Metrics metrics_;
-  LiveRequests live_;
   Api api_;
 };
 

@@ -25,7 +25,7 @@ std::string_view text_of(std::span<const std::byte> bytes) {
 // What the three bodies are read with.
 struct Reading {
   LineContext context;
-  serve::RequestLimits limits;
+  RequestLimits limits;
 };
 
 // The tokenizer of the corpus with a template.
@@ -52,7 +52,7 @@ void check_tokens(const std::vector<int32_t>& prompt, int64_t most, int64_t voca
   for (const int32_t token : prompt) require(token >= 0 && token < vocab, "a token");
 }
 
-void check(const serve::OpenAiRequest& whole, const serve::RequestLimits& limits, int64_t vocab) {
+void check(const OpenAiRequest& whole, const RequestLimits& limits, int64_t vocab) {
   require(!whole.requests.empty() && std::ssize(whole.requests) <= limits.max_requests, "a number of requests");
   require(whole.choices >= 1 && std::ssize(whole.requests) % whole.choices == 0, "a number of choices");
   require(whole.prompts.empty() || std::ssize(whole.prompts) * whole.choices == std::ssize(whole.requests), "echoes");
@@ -67,7 +67,7 @@ void check(const serve::OpenAiRequest& whole, const serve::RequestLimits& limits
 }
 
 // Embeddings need no room behind their inputs.
-void check(const serve::EmbeddingsRequest& whole, Hidden hidden, const serve::RequestLimits& limits, int64_t vocab) {
+void check(const EmbeddingsRequest& whole, Hidden hidden, const RequestLimits& limits, int64_t vocab) {
   require(!whole.requests.empty() && std::ssize(whole.requests) <= limits.max_inputs, "a number of inputs");
   for (const Request& request : whole.requests) {
     check_tokens(request.prompt, kMaxTokens, vocab);
@@ -91,8 +91,7 @@ void openai_request(std::span<const std::byte> bytes) {
   const Request each{.max_new = 100, .eos_tokens = {2}};
   for (const bool chat : {false, true})
     expect_answer_or_refusal([&] {
-      check(serve::parse_openai_request(text_of(bytes), chat, with.context, {.of_ids = each, .of_text = each},
-                                        with.limits),
+      check(parse_openai_request(text_of(bytes), chat, with.context, {.of_ids = each, .of_text = each}, with.limits),
             with.limits, with.context.vocab);
     });
 }
@@ -101,7 +100,7 @@ void embeddings_request(std::span<const std::byte> bytes) {
   const Reading with = reading();
   for (const Hidden hidden : {Hidden::kLast, Hidden::kMean})
     expect_answer_or_refusal([&] {
-      check(serve::parse_embeddings_request(text_of(bytes), with.context, hidden, with.limits), hidden, with.limits,
+      check(parse_embeddings_request(text_of(bytes), with.context, hidden, with.limits), hidden, with.limits,
             with.context.vocab);
     });
 }

@@ -6,7 +6,7 @@
 #include <exception>
 #include <thread>
 
-#include "stage/generation/sample_requests.h"
+#include "stage/io/sample_requests.h"
 #include "stage/shards/shard_reader.h"
 #include "support/loaded_stage.h"
 #include "support/local_channel.h"

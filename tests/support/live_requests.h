@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "stage/generation/request_source.h"
+#include "stage/pipeline/request_source.h"
 
 namespace lfm2::test {
 

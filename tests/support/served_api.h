@@ -94,7 +94,7 @@ class ApiTest : public testing::Test {
                                    .text_error = "no tokenizer",
                                    .continues = true},
                          .log_requests = log_requests};
-    api_.emplace(std::move(settings), live_, metrics_, *listener_);
+    api_.emplace(std::move(settings), live_, *listener_);
   }
   // What the log has so far, once everything is closed.
   std::string end() {
@@ -140,8 +140,8 @@ class ApiTest : public testing::Test {
 
   const TextModel text_;
   int log_ends_[2] = {-1, -1};
-  Metrics metrics_;
-  LiveRequests live_{100, metrics_};
+  LiveRequests live_{100};
+  Metrics& metrics_ = live_.metrics();
   std::optional<LogWriter> log_;
   std::optional<Listener> listener_;
   std::optional<Drawer> drawer_;

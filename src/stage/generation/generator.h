@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "comm/channel.h"
-#include "openai/completion.h"
 #include "stage/generation/duration_histogram.h"
 #include "stage/generation/open_completions.h"
 #include "stage/generation/scheduler.h"
 #include "stage/generation/step_compute.h"
+#include "stage/pipeline/completion.h"
 #include "stage/pipeline/stage_run.h"
 
 namespace lfm2 {

@@ -9,11 +9,11 @@
 #include <string_view>
 #include <vector>
 
-#include "openai/completion.h"
-#include "stage/generation/request_source.h"
 #include "stage/generation/step_compute.h"
-#include "stage/generation/stop_text.h"
+#include "stage/pipeline/completion.h"
 #include "stage/pipeline/hidden_rows.h"
+#include "stage/pipeline/request_source.h"
+#include "text/stop_text.h"
 
 namespace lfm2 {
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "stage/generation/page_pool.h"
-#include "stage/generation/request_source.h"
+#include "stage/pipeline/request_source.h"
 #include "stage/pipeline/sequence_table.h"
 
 namespace lfm2 {

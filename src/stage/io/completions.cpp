@@ -51,12 +51,15 @@ class JsonlCompletions : public AppendedCompletions {
     if (sample % SampleNames::kPiece == 0) job_.names->rest();
     const std::string_view name = job_.names->empty() ? std::string_view() : (*job_.names)[sample];
     const AnswerForm form = AnswerForm::from_word(completion.tag);
-    std::string line = is_batch_form(form.form) ? batch_answer(completion, form, name, job_)
-                                                : plain_answer(completion, form, name, job_);
+    std::string line = is_batch_form(form.form) ? batch_answer(completion, form, name, facts_)
+                                                : plain_answer(completion, form, name, job_.tokenizer);
     line += '\n';
     append(completion, std::as_bytes(std::span(line)));
   }
   void commit() override { commit_in_order(partial_, job_.pulse); }
+
+ private:
+  const AnswerFacts facts_{job_.facts.model_type, job_.facts.created, job_.tokenizer};
 };
 
 // Appends each completion as its reason, its number of tokens and its lists; commit() makes the HDF5 file of them.

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <memory>
 
-#include "openai/completion.h"
 #include "stage/io/output_file.h"
+#include "stage/pipeline/completion.h"
 
 namespace lfm2 {
 

@@ -387,11 +387,17 @@ bool is_input_of_lines(const std::filesystem::path& path) {
   return path == "-" || extension == ".jsonl" || extension == ".txt";
 }
 
+LineKind kind_of_lines(LineReader& reader) {
+  for (const Line& line : reader.peek())
+    if (const LineKind kind = kind_of_line(line.text); kind != LineKind::kNone) return kind;
+  return LineKind::kNone;
+}
+
 Samples read_lines(LineReader& reader, const LineContext& context, int64_t max_samples, ThreadPool& threads) {
   const InputLimits limits{context.vocab, context.max_positions, max_samples, context.scores};
   Samples samples{.ids = {}, .offsets = {0}};
   const bool batch = (context.continues || context.embeddings) && extension_of_lines(reader.path()) != ".txt" &&
-                     is_batch_line(deciding_line(reader.peek()));
+                     is_batch(kind_of_lines(reader));
   std::vector<ReadLine> read;
   std::span<const Line> lines;  // that were not read yet
   while (!enough(samples, limits)) {

@@ -52,6 +52,7 @@ struct InputLimits {
 class LineReader;
 class ThreadPool;
 struct LineContext;
+enum class LineKind : uint8_t;
 
 // .bin, .h5 or .npy, by the ending. Error(kNoInput) for a missing file; Error(kData) naming file, sample (or line),
 // found and expected for anything that is not exactly as interface and limits say; Error(kUsage) for another ending.
@@ -59,6 +60,8 @@ struct LineContext;
 Samples read_samples(
     const std::filesystem::path& path, const InputLimits& limits, const std::function<void()>& pulse = [] {});
 
+// The kind of the first of the next lines that is JSON, which decides what the job is; kNone where none is.
+LineKind kind_of_lines(LineReader& reader);
 // Whether an input is one of lines: .jsonl or .txt, perhaps packed, or "-", lines of JSON from standard input.
 bool is_input_of_lines(const std::filesystem::path& path);
 // The samples of such an input, in the order of the lines; parsed by all threads. Error(kData) for the first line that

@@ -261,13 +261,14 @@ class JsonlOutput : public OutputFile {
 
   void add_line(int64_t sample) {
     if (sample % static_cast<int64_t>(SampleNames::kPiece) == 0) job_.names->rest();
+    const std::string_view given =
+        job_.names->empty() ? std::string_view() : (*job_.names)[static_cast<size_t>(sample)];
     if (job_.kind.embeddings) {
-      lines_ += embeddings_.take(sample, job_);
+      lines_ += embeddings_.take(sample, given, job_.facts.model_type, job_.embeddings->tokens.length(sample),
+                                 job_.embeddings->errors->of(sample));
       return;
     }
-    const std::string name = job_.names->empty() || (*job_.names)[static_cast<size_t>(sample)].empty()
-                                 ? std::to_string(sample)
-                                 : std::string((*job_.names)[static_cast<size_t>(sample)]);
+    const std::string name = given.empty() ? std::to_string(sample) : std::string(given);
     if (job_.kind.score) {
       lines_ += scores_.take(name, job_.scored_bytes != nullptr ? job_.scored_bytes->length(sample) : -1);
       return;

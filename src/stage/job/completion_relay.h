@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "comm/mpi_messages.h"
-#include "openai/completion.h"
+#include "stage/pipeline/completion.h"
 
 namespace lfm2 {
 

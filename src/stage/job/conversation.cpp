@@ -124,7 +124,7 @@ std::optional<Request> Conversation::next() {
   if (!request) return {};
   current_ = request->sample;
   answer_.clear();
-  stream_.emplace(model_.tokenizer(), *request);
+  stream_.emplace(model_.tokenizer(), request->stop, request->rule.min_tokens);
   return request;
 }
 

@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "base/json/json.h"
-#include "stage/generation/answer_stream.h"
-#include "stage/generation/request_source.h"
+#include "stage/pipeline/request_source.h"
+#include "text/answer_stream.h"
 #include "text/text_model.h"
 
 namespace lfm2 {

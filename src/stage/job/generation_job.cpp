@@ -6,7 +6,7 @@
 
 #include "base/json/json.h"
 #include "base/standard_streams.h"
-#include "openai/answer_form.h"
+#include "openai/sample_rules.h"
 #include "stage/model/memory_plan.h"
 
 namespace lfm2 {
@@ -40,19 +40,24 @@ void GenerationJob::answer_errors(const std::vector<CompletionConsumer*>& consum
 void GenerationJob::add_to_identity(Json& identity) const {
   const auto add = [&identity](const Request& request, const std::string& suffix) {
     identity["--generate" + suffix] = request.max_new;
-    identity["--temperature" + suffix] = request.rule.temperature;
     identity["--eos" + suffix] = request.eos_tokens;
-    const SamplingRule& rule = request.rule;
-    // Only what is asked for: a job without these has the identity that it always had.
     if (!request.stop.empty()) identity["--stop" + suffix] = request.stop;
-    if (rule.min_tokens > 0) identity["--min-tokens" + suffix] = rule.min_tokens;
-    if (rule.counts())
-      identity["penalties" + suffix] = {rule.repetition_penalty, rule.presence_penalty, rule.frequency_penalty};
-    if (rule.min_p > 0) identity["--min-p" + suffix] = rule.min_p;
-    if (request.rule.temperature == 0 && suffix.empty()) return;
-    identity["--seed"] = request.rule.seed;
-    identity["--top-k" + suffix] = request.rule.top_k;
-    identity["--top-p" + suffix] = request.rule.top_p;
+    const SamplingRule& rule = request.rule;
+    const bool draws = rule.temperature != 0 || !suffix.empty();
+    for_each_sampling_field([&](const auto& field) {
+      const std::string_view key = field.key;
+      const auto value = rule.*field.rule;
+      const std::string option = option_of(field.key);
+      if (key == "temperature") {
+        identity[option + suffix] = value;
+      } else if (key == "seed" || key == "top_k" || key == "top_p") {
+        if (draws) identity[key == "seed" ? option : option + suffix] = value;
+      } else if (key.ends_with("_penalty")) {
+        if (rule.counts()) identity["penalties" + suffix].push_back(value);
+      } else if (value != SamplingRule().*field.rule) {  // so a job without it has the identity of one before it
+        identity[option + suffix] = value;
+      }
+    });
   };
   const RequestDefaults defaults = request_defaults(job_);
   add(defaults.of_ids, "");

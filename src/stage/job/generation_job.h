@@ -4,6 +4,7 @@
 
 #include "stage/generation/generator.h"
 #include "stage/io/completions.h"
+#include "stage/io/sample_requests.h"
 #include "stage/job/completion_relay.h"
 #include "stage/job/job.h"
 #include "stage/job/traffic.h"

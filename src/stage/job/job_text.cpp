@@ -46,9 +46,9 @@ JobText::JobText(const Options& options, MpiWorld& world)
     const std::optional<bool> known = continues_samples(options);
     const bool asks =
         lines_ && extension_of_lines(options.input) != ".txt" && !known.value_or(false) && !options.results.score;
-    const std::string_view deciding = asks || (lines_ && !known) ? deciding_line(lines_->peek()) : std::string_view();
-    embeds_ = asks && is_embeddings_line(deciding);
-    continues_ = !embeds_ && (known ? *known : is_continued(deciding));
+    const LineKind kind = asks || (lines_ && !known) ? kind_of_lines(*lines_) : LineKind::kNone;
+    embeds_ = asks && kind == LineKind::kEmbeddings;
+    continues_ = !embeds_ && (known ? *known : kind == LineKind::kContinued || is_batch(kind));
   }
   const double timeout = kDiskFactor * options.timeout_seconds;
   std::tie(continues_, embeds_) = world.broadcast_value(std::pair(continues_, embeds_), 0, timeout, "kind of job");

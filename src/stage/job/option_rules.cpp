@@ -17,10 +17,12 @@ namespace {
 
 void check_needs(const OptionGiven& given, const Options& options) {
   if (continues_samples(options).value_or(true)) return;
-  for (const char* name : {"--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty",
-                           "--presence-penalty", "--frequency-penalty", "--min-tokens", "--stop", "--eos",
-                           "--ignore-eos", "--max-sequences", "--prefill-chunk", "--cache-page"})
-    if (given(name)) throw Error(ExitCode::kUsage, fmt::format("{} requires --generate (see --help)", name));
+  std::vector<std::string> names{"--stop",          "--eos",           "--ignore-eos",
+                                 "--max-sequences", "--prefill-chunk", "--cache-page"};
+  for_each_sampling_field([&](const auto& field) { names.push_back(option_of(field.key)); });
+  for (const std::string& name : names)  // random samples have seeds, too
+    if (name != "--seed" && given(name.c_str()))
+      throw Error(ExitCode::kUsage, fmt::format("{} requires --generate (see --help)", name));
 }
 
 void check_alone(const OptionGiven& given, const std::string& option, const std::string& results,

@@ -4,8 +4,8 @@
 #include <map>
 
 #include "base/standard_streams.h"
-#include "stage/generation/answer_stream.h"
 #include "stage/job/conversation.h"
+#include "text/answer_stream.h"
 
 namespace lfm2 {
 
@@ -19,7 +19,7 @@ class StreamedRequests : public SampleRequests {
       : SampleRequests(samples, range, std::move(defaults), max_positions), tokenizer_(tokenizer) {}
   std::optional<Request> next() override {
     std::optional<Request> request = SampleRequests::next();
-    if (request && tokenizer_ != nullptr) answer_.emplace(*tokenizer_, *request);
+    if (request && tokenizer_ != nullptr) answer_.emplace(*tokenizer_, request->stop, request->rule.min_tokens);
     return request;
   }
   void drawn(std::vector<SampleToken> tokens) override {

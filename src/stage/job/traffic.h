@@ -7,9 +7,9 @@
 
 #include "base/stop.h"
 #include "base/words.h"
-#include "stage/generation/request_source.h"
-#include "stage/generation/sample_requests.h"
+#include "stage/io/sample_requests.h"
 #include "stage/job/job_frame.h"
+#include "stage/pipeline/request_source.h"
 #include "stage/pipeline/sequence_table.h"
 
 namespace lfm2 {

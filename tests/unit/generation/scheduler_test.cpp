@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "stage/generation/sample_requests.h"
+#include "stage/io/sample_requests.h"
 #include "stage/pipeline/step.h"
 #include "support/live_requests.h"
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/json/json.h"
-#include "openai/completion.h"
 #include "stage/io/results.h"
+#include "stage/pipeline/completion.h"
 
 namespace lfm2 {
 namespace {

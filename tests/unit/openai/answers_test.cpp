@@ -14,11 +14,6 @@ namespace {
 
 class AnswersTest : public testing::Test {
  protected:
-  AnswersTest() {
-    job_.tokenizer = &tokenizer_;
-    job_.kind.top_k = 2;
-    job_.facts = {"lfm2", "fp32", "00", "test", 1234};
-  }
   std::vector<int32_t> ids_of(const std::string& text) const {
     std::vector<int32_t> ids;
     tokenizer_.encode(text, false, ids);
@@ -40,26 +35,26 @@ class AnswersTest : public testing::Test {
   }
   // parse_json refuses keys that stand twice and text that is no UTF-8.
   Json batch(const Completion& completion, const AnswerForm& form, std::string_view name = "\"a\"") const {
-    const std::string line = batch_answer(completion, form, name, job_);
+    const std::string line = batch_answer(completion, form, name, facts_);
     EXPECT_EQ(line.find('\n'), std::string::npos);
     return parse_json(line, "answer");
   }
 
   Tokenizer tokenizer_ = Tokenizer::parse(read_bytes(golden_dir() / "text/tokenizer.json"), "tokenizer.json");
-  OutputJob job_;
+  AnswerFacts facts_{.model = "lfm2", .created = 1234, .tokenizer = &tokenizer_};
 };
 
 TEST_F(AnswersTest, Plain) {
-  job_.tokenizer = nullptr;
+  facts_.tokenizer = nullptr;
   const Completion made = completion({6, 9});
-  EXPECT_EQ(plain_answer(made, {}, "", job_), R"({"id":5,"token_ids":[6,9],"finish_reason":"stop"})");
-  EXPECT_EQ(plain_answer(made, {LineForm::kIds, 0}, "\"x\"", job_),
+  EXPECT_EQ(plain_answer(made, {}, "", facts_.tokenizer), R"({"id":5,"token_ids":[6,9],"finish_reason":"stop"})");
+  EXPECT_EQ(plain_answer(made, {LineForm::kIds, 0}, "\"x\"", facts_.tokenizer),
             R"({"id":"x","token_ids":[6,9],"finish_reason":"stop","logprobs":[-0.5,-0.5]})");
-  EXPECT_EQ(plain_answer(made, {LineForm::kIds, 1}, "7", job_),
+  EXPECT_EQ(plain_answer(made, {LineForm::kIds, 1}, "7", facts_.tokenizer),
             R"({"id":7,"token_ids":[6,9],"finish_reason":"stop","logprobs":[-0.5,-0.5],"top_ids":[[6],[9]],)"
             R"("top_logprobs":[[-0.5],[-0.5]]})");
   // No more than there are.
-  EXPECT_EQ(plain_answer(made, {LineForm::kIds, 9}, "7", job_),
+  EXPECT_EQ(plain_answer(made, {LineForm::kIds, 9}, "7", facts_.tokenizer),
             R"({"id":7,"token_ids":[6,9],"finish_reason":"stop","logprobs":[-0.5,-0.5],"top_ids":[[6,5],[9,8]],)"
             R"("top_logprobs":[[-0.5,-2],[-0.5,-2]]})");
 }
@@ -67,18 +62,19 @@ TEST_F(AnswersTest, Plain) {
 TEST_F(AnswersTest, PlainWithText) {
   std::vector<int32_t> ids = ids_of("a \"b\"\n日é");
   ids.push_back(4);  // <|im_end|> is no text
-  const Json line = parse_json(plain_answer(completion(ids), {LineForm::kPrompt}, "", job_), "answer");
+  const Json line = parse_json(plain_answer(completion(ids), {LineForm::kPrompt}, "", facts_.tokenizer), "answer");
   EXPECT_EQ(line["text"], "a \"b\"\n日é");
   EXPECT_EQ(line["token_ids"], ids);
   ids = ids_of("é");
   ASSERT_EQ(ids_of("\xc3").size(), 1u);
-  EXPECT_EQ(parse_json(plain_answer(completion(ids_of("\xc3x\xff")), {}, "", job_), "answer")["text"], "\ufffdx\ufffd");
+  EXPECT_EQ(parse_json(plain_answer(completion(ids_of("\xc3x\xff")), {}, "", facts_.tokenizer), "answer")["text"],
+            "\ufffdx\ufffd");
 }
 
 TEST_F(AnswersTest, TextsEndBeforeTheirStopText) {
   Completion made = completion(ids_of("one two"));
   made.text_bytes = 4;
-  EXPECT_EQ(parse_json(plain_answer(made, {}, "", job_), "answer")["text"], "one ");
+  EXPECT_EQ(parse_json(plain_answer(made, {}, "", facts_.tokenizer), "answer")["text"], "one ");
   EXPECT_EQ(batch(made, {LineForm::kChatCompletion})["response"]["body"]["choices"][0]["message"]["content"], "one ");
   EXPECT_EQ(batch(made, {LineForm::kCompletion})["response"]["body"]["choices"][0]["text"], "one ");
 }
@@ -100,10 +96,10 @@ TEST_F(AnswersTest, Choices) {
   EXPECT_EQ(body["usage"]["prompt_tokens"], 3);
   EXPECT_EQ(body["usage"]["completion_tokens"], tokens);
   EXPECT_EQ(body["usage"]["total_tokens"], 3 + tokens);
-  job_.tokenizer = nullptr;
+  facts_.tokenizer = nullptr;
   made = completion({1});
   made.others = {completion({2})};
-  EXPECT_EQ(plain_answer(made, {LineForm::kIds, 0}, "\"x\"", job_),
+  EXPECT_EQ(plain_answer(made, {LineForm::kIds, 0}, "\"x\"", facts_.tokenizer),
             R"({"id":"x","choices":[{"token_ids":[1],"finish_reason":"stop","logprobs":[-0.5]},)"
             R"({"token_ids":[2],"finish_reason":"stop","logprobs":[-0.5]}]})");
 }
@@ -238,7 +234,7 @@ TEST_F(AnswersTest, TokensOfOneText) {
 }
 
 TEST_F(AnswersTest, BatchWithoutATokenizer) {
-  job_.tokenizer = nullptr;
+  facts_.tokenizer = nullptr;
   const Json choice = batch(completion({6, 9}), {LineForm::kCompletion, 1})["response"]["body"]["choices"][0];
   EXPECT_EQ(choice["text"], "");
   EXPECT_EQ(choice["logprobs"]["tokens"], (Json{"token_id:6", "token_id:9"}));
@@ -250,17 +246,11 @@ TEST_F(AnswersTest, BatchWithoutATokenizer) {
 }
 
 TEST_F(AnswersTest, Embeddings) {
-  const SampleNames names{"\"a\"", "", "\"c\""};
-  SampleErrors errors;
-  errors.push_back(2, "line 3: wrong");
-  const EmbeddingLines lines{.tokens = {0, 5, 6, 7}, .in_base64 = {0, 0, 1, 1}, .errors = &errors};
-  job_.names = &names;
-  job_.embeddings = &lines;
   EmbeddingAnswer answer;
   answer.add(std::vector<float>{3, -4}, false);
   answer.add(std::vector<float>{0, 0}, false);
   EXPECT_EQ(
-      answer.take(0, job_),
+      answer.take(0, "\"a\"", "lfm2", 5, ""),
       R"({"id":"batch_req_0","custom_id":"a","response":{"status_code":200,"request_id":"req_0","body":{"object":"list",)"
       R"("data":[{"object":"embedding","index":0,"embedding":[0.6,-0.8]},{"object":"embedding","index":1,"embedding":)"
       R"([0,0]}],"model":"lfm2","usage":{"prompt_tokens":5,"total_tokens":5}}},"error":null})"
@@ -268,7 +258,7 @@ TEST_F(AnswersTest, Embeddings) {
   // Of one, two and three values: the bytes of 1.0f are 00 00 80 3f.
   const auto in_base64 = [&](const std::vector<float>& state) {
     answer.add(state, true);
-    const Json line = parse_json(answer.take(1, job_), "answer");
+    const Json line = parse_json(answer.take(1, "", "lfm2", 1, ""), "answer");
     EXPECT_EQ(line["custom_id"], nullptr);
     EXPECT_EQ(line["response"]["body"]["usage"]["prompt_tokens"], 1);
     return line["response"]["body"]["data"][0]["embedding"].get<std::string>();
@@ -277,7 +267,7 @@ TEST_F(AnswersTest, Embeddings) {
   EXPECT_EQ(in_base64({0, -3}), "AAAAAAAAgL8=");
   EXPECT_EQ(in_base64({0, 0, 7}), "AAAAAAAAAAAAAIA/");
   answer.add(std::vector<float>{1, 1}, true);
-  const Json refused = parse_json(answer.take(2, job_), "answer");
+  const Json refused = parse_json(answer.take(2, "\"c\"", "lfm2", 1, "line 3: wrong"), "answer");
   EXPECT_EQ(refused["response"], (Json{{"status_code", 400}, {"request_id", "req_2"}, {"body", nullptr}}));
   EXPECT_EQ(refused["error"]["message"], "line 3: wrong");
 }

@@ -66,10 +66,10 @@ TEST_F(EmbeddingsLineTest, Faults) {
 }
 
 TEST_F(EmbeddingsLineTest, TheFirstLineSaysSo) {
-  EXPECT_TRUE(is_embeddings_line(R"({"custom_id": "a", "url": "/v1/embeddings"})"));
+  EXPECT_EQ(kind_of_line(R"({"custom_id": "a", "url": "/v1/embeddings"})"), LineKind::kEmbeddings);
   for (const char* line : {R"({"custom_id": "a", "url": "/v1/completions"})", R"({"url": "/v1/embeddings"})",
                            R"({"custom_id": "a"})", R"({"body": {}, "url": 3})", "nonsense", ""})
-    EXPECT_FALSE(is_embeddings_line(line)) << line;
+    EXPECT_NE(kind_of_line(line), LineKind::kEmbeddings) << line;
 }
 
 }  // namespace

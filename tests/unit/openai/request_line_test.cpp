@@ -323,13 +323,15 @@ TEST_F(RequestLineTest, TextWithoutATokenizer) {
 }
 
 TEST(RequestLineKindTest, TheFirstLineDecides) {
-  for (const char* line : {R"({"prompt": 1})", R"({"messages": []})", R"({"custom_id": 1})", R"({"body": {}})"})
-    EXPECT_TRUE(is_continued(line)) << line;
-  for (const char* line : {R"({"text": "prompt"})", R"({"input_ids": []})", R"({"text": "a", "prompt": null})",
-                           "nonsense", "", R"(["prompt"])"})
-    EXPECT_FALSE(is_continued(line)) << line;
-  EXPECT_TRUE(is_batch_line(R"({"custom_id": 1})"));
-  EXPECT_FALSE(is_batch_line(R"({"prompt": "custom_id"})"));
+  for (const char* line : {R"({"prompt": 1})", R"({"messages": []})", R"({"prompt": "custom_id"})"})
+    EXPECT_EQ(kind_of_line(line), LineKind::kContinued) << line;
+  for (const char* line : {R"({"custom_id": 1})", R"({"body": {}})", R"({"body": {}, "url": "/v1/completions"})"})
+    EXPECT_EQ(kind_of_line(line), LineKind::kBatch) << line;
+  EXPECT_EQ(kind_of_line(R"({"custom_id": 1, "url": "/v1/embeddings"})"), LineKind::kEmbeddings);
+  for (const char* line :
+       {R"({"text": "prompt"})", R"({"input_ids": []})", R"({"text": "a", "prompt": null})", R"(["prompt"])"})
+    EXPECT_EQ(kind_of_line(line), LineKind::kScored) << line;
+  for (const char* line : {"nonsense", "", "null"}) EXPECT_EQ(kind_of_line(line), LineKind::kNone) << line;
 }
 
 }  // namespace

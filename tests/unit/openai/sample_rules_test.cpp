@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "openai/answer_form.h"
+#include "openai/sample_rules.h"
 
 namespace lfm2::test {
 namespace {

@@ -22,8 +22,7 @@ Request request_of(int32_t sample) {
 }
 
 TEST(LiveRequestsTest, ComeInOrderAndTheirTokensGoBack) {
-  Metrics metrics;
-  LiveRequests live(8, metrics);
+  LiveRequests live(8);
   const int32_t first = live.reserve(3);
   EXPECT_EQ(live.reserve(1), first + 3);
   EXPECT_EQ(live.add({request_of(first), request_of(first + 1), request_of(first + 2)}), Added::kYes);
@@ -44,14 +43,13 @@ TEST(LiveRequestsTest, ComeInOrderAndTheirTokensGoBack) {
   EXPECT_EQ(drawn[1].token.ends, FinishReason::kStop);
   EXPECT_EQ(live.running(), 1);
   EXPECT_TRUE(live.wait_for_tokens(milliseconds(1)).empty());
-  EXPECT_EQ(metrics.generated_tokens, 2);
-  EXPECT_EQ(metrics.prompt_tokens, 4);
-  EXPECT_EQ(metrics.cached_tokens, 1);
+  EXPECT_EQ(live.metrics().generated_tokens, 2);
+  EXPECT_EQ(live.metrics().prompt_tokens, 4);
+  EXPECT_EQ(live.metrics().cached_tokens, 1);
 }
 
 TEST(LiveRequestsTest, TooManyWait) {
-  Metrics metrics;
-  LiveRequests live(2, metrics);
+  LiveRequests live(2);
   EXPECT_EQ(live.add({request_of(0), request_of(1), request_of(2)}), Added::kFull);
   EXPECT_EQ(live.add({request_of(0), request_of(1)}), Added::kYes);
   EXPECT_EQ(live.add({request_of(2)}), Added::kFull);
@@ -61,8 +59,7 @@ TEST(LiveRequestsTest, TooManyWait) {
 
 // A request that still waits is the scheduler's business no more than one that has ended.
 TEST(LiveRequestsTest, TakenBack) {
-  Metrics metrics;
-  LiveRequests live(8, metrics);
+  LiveRequests live(8);
   live.add({request_of(0), request_of(1), request_of(2)});
   live.next();
   live.take_back(1);
@@ -79,8 +76,7 @@ TEST(LiveRequestsTest, TakenBack) {
 }
 
 TEST(LiveRequestsTest, Drained) {
-  Metrics metrics;
-  LiveRequests live(8, metrics);
+  LiveRequests live(8);
   live.add({request_of(0)});
   EXPECT_FALSE(live.ended());
   live.drain();
@@ -92,8 +88,7 @@ TEST(LiveRequestsTest, Drained) {
 }
 
 TEST(LiveRequestsTest, WakesWhoeverWaits) {
-  Metrics metrics;
-  LiveRequests live(8, metrics);
+  LiveRequests live(8);
   live.add({request_of(0)});
   live.next();
   std::thread generation([&] {

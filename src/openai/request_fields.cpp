@@ -1,5 +1,5 @@
 // What is wrong with a field is said with its key, what was found and what was expected.
-#include "openai/field_reader.h"
+#include "openai/request_fields.h"
 
 #include <fmt/ranges.h>
 
@@ -9,9 +9,10 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/json/error_json.h"
 #include "base/json/json.h"
 #include "openai/other_fields.h"
-#include "openai/request_line.h"
+#include "text/text_model.h"
 
 namespace lfm2 {
 
@@ -139,6 +140,112 @@ void FieldReader::expect_all_known(Others others) const {
       throw Error(ExitCode::kData,
                   fmt::format("{}: unknown key \"{}\", expected one of {}", where_, key, fmt::join(known_, ", ")));
   }
+}
+
+namespace {
+
+// Each once: a step looks each drawn token up among them.
+std::vector<int32_t> stop_token_ids_of(FieldReader& fields) {
+  constexpr size_t kMaxStopTokens = 256;
+  std::vector<int32_t> ids = fields.ids("stop_token_ids");
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  if (ids.size() > kMaxStopTokens)
+    throw Error(ExitCode::kData, fmt::format("{}: \"stop_token_ids\" has {} token ids, expected at most {}",
+                                             fields.where(), ids.size(), kMaxStopTokens));
+  return ids;
+}
+
+// "logprobs" and "top_logprobs": see read_rules().
+std::optional<int32_t> log_probs_of(FieldReader& fields, bool chat) {
+  constexpr int64_t kMaxLogProbs = 1024;
+  if (!chat) return fields.integer("logprobs", 0, kMaxLogProbs);
+  const bool wanted = fields.flag("logprobs");
+  const int64_t count = fields.integer("top_logprobs", 0, kMaxLogProbs).value_or(0);
+  if (count > 0 && !wanted)
+    throw Error(ExitCode::kData, fmt::format("{}: \"top_logprobs\" without \"logprobs\": true", fields.where()));
+  return wanted ? std::optional(static_cast<int32_t>(count)) : std::nullopt;
+}
+
+}  // namespace
+
+void read_sampling(FieldReader& fields, SamplingOverrides& sampling, bool config) {
+  for_each_sampling_field([&](const auto& field) {
+    auto& said = sampling.*field.said;
+    using T = typename std::remove_reference_t<decltype(said)>::value_type;
+    const char* key = config ? field.config_key : field.key;
+    if (key == nullptr) return;
+    if constexpr (std::is_same_v<T, float>) {
+      said = fields.number(key, field.least, field.most);
+    } else {
+      const int64_t least = config ? std::max<int64_t>(0, field.least) : field.least;
+      if (const auto value = fields.integer(key, least, field.most)) said = static_cast<T>(*value);
+    }
+  });
+  if (sampling.top_k == -1) sampling.top_k = 0;  // as vLLM says "all"
+}
+
+void read_rules(FieldReader& fields, SampleRules& rules) {
+  constexpr int64_t kMaxChoices = 128;
+  SamplingOverrides& sampling = rules.sampling;
+  if (rules.form == LineForm::kCompletion) rules.echo = fields.flag("echo");  // with it no token may be asked for
+  sampling.max_new = fields.integer("max_tokens", rules.echo ? 0 : 1, kMaxAsked);
+  if (const auto newer = fields.integer("max_completion_tokens", 1, kMaxAsked)) sampling.max_new = newer;
+  read_sampling(fields, sampling);
+  rules.logit_bias = fields.biases("logit_bias");
+  rules.choices = static_cast<int32_t>(fields.integer("n", 1, kMaxChoices).value_or(1));
+  sampling.stop = fields.stops("stop");
+  rules.stop_token_ids = stop_token_ids_of(fields);
+  rules.ignore_eos = fields.flag("ignore_eos");
+  rules.log_probs = log_probs_of(fields, rules.form == LineForm::kChatCompletion);
+}
+
+std::vector<int32_t> encode(std::string_view text, bool special, const LineContext& context, const std::string& where) {
+  std::vector<int32_t> ids;
+  text_model(context, where).tokenizer().encode(text, special, ids, context.stop);
+  return ids;
+}
+
+bool adds_special_tokens(FieldReader& fields) {
+  return fields.find("add_special_tokens") == nullptr || fields.flag("add_special_tokens");
+}
+
+void check_length(const std::vector<int32_t>& ids, const LineContext& context, const std::string& where,
+                  std::string_view field) {
+  const auto count = static_cast<int64_t>(ids.size()), most = context.max_positions - (context.continues ? 1 : 0);
+  if (count > most && !field.empty())
+    throw Error(ExitCode::kData,
+                fmt::format("{}: {}", where, context_length_text(context.max_positions, count, field)));
+  if (count < 1 || count > most)
+    throw Error(ExitCode::kData,
+                fmt::format("{}: {} tokens, expected 1 to {}{}", where, count, context.continues ? "fewer than " : "",
+                            max_length_text(context.max_positions, context.scores)));
+}
+
+std::vector<int32_t> ids_of_messages(FieldReader& fields, bool goes_on) {
+  const OrderedJson none, no_variables = OrderedJson::object();
+  const OrderedJson *messages = fields.find("messages"), *tools = fields.find("tools"),
+                    *variables = fields.find("chat_template_kwargs");
+  if (messages == nullptr || !messages->is_array() || messages->empty())
+    refuse_field(fields.where(), "messages", messages != nullptr ? *messages : none, "a list of messages");
+  if (tools != nullptr && !tools->is_array()) refuse_field(fields.where(), "tools", *tools, "a list of tools");
+  if (variables != nullptr && !variables->is_object())
+    refuse_field(fields.where(), "chat_template_kwargs", *variables, "an object");
+  const LineContext& context = fields.context();
+  const TextModel& model = text_model(context, fields.where());
+  std::string text;
+  try {
+    text = model.chat_text(*messages, tools != nullptr && !tools->empty() ? *tools : none,
+                           variables != nullptr ? *variables : no_variables, context.now, goes_on, context.stop);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", fields.where(), error.what()));
+  }
+  return encode(text, false, context, fields.where());  // templates write the special tokens themselves
+}
+
+std::string max_length_text(int64_t most, bool scores) {
+  if (most > INT32_MAX) return fmt::format("{}", most);  // of windows: no model has so many positions
+  return fmt::format("max_position_embeddings{} = {}", scores ? " + 1" : "", most);
 }
 
 }  // namespace lfm2

@@ -1,21 +1,9 @@
 // The hash over the results of a generation.
-#include "openai/completion.h"
+#include "stage/pipeline/completion.h"
 
 #include <span>
 
 namespace lfm2 {
-
-std::string_view name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kError:
-      return "error";
-  }
-  return "?";
-}
 
 HashSum CompletionHash::of(const Completion& completion) {
   HashSum hash;

@@ -1,5 +1,5 @@
 // The text that is shown while tokens come is the text of the finished completion, character by character.
-#include "stage/generation/answer_stream.h"
+#include "text/answer_stream.h"
 
 #include <gtest/gtest.h>
 
@@ -19,18 +19,19 @@ TEST(AnswerStreamTest, ShowsTheTextOfTheCompletion) {
     std::vector<TokenId> ids;  // any tokens: special ones and parts of characters among them
     for (int i = 0; i < 30; ++i) ids.push_back(static_cast<TokenId>(random() % tokenizer.size()));
     const std::string whole = tokenizer.decode(ids, true);
-    Request request{.rule = {.min_tokens = static_cast<int32_t>(random() % 8)}};
+    std::vector<std::string> stops;
+    const auto min_tokens = static_cast<int64_t>(random() % 8);
     for (int i = 0; i < 2 && whole.size() > 20; ++i)
-      request.stop.push_back(whole.substr(random() % (whole.size() - 8), 1 + random() % 8));
-    StopText stop(request.stop);
-    AnswerStream stream(tokenizer, request);
+      stops.push_back(whole.substr(random() % (whole.size() - 8), 1 + random() % 8));
+    StopText stop(stops);
+    AnswerStream stream(tokenizer, stops, min_tokens);
     std::string shown;
     std::optional<int64_t> bytes;
     size_t count = 0;
     while (count < ids.size() && !bytes) {
       const TokenId id = ids[count++];
       bytes = stop.feed(tokenizer.is_special(id) ? std::string_view() : tokenizer.bytes(id),
-                        static_cast<int64_t>(count) > request.rule.min_tokens);
+                        static_cast<int64_t>(count) > min_tokens);
       shown += stream.feed(id);
     }
     shown += stream.flush();
@@ -43,7 +44,7 @@ TEST(AnswerStreamTest, ShowsTheTextOfTheCompletion) {
 TEST(AnswerStreamTest, HoldsBackWhatMayBecomeAStopText) {
   const Tokenizer& tokenizer = small_tokenizer();
   const auto id_of = [&](char byte) { return *tokenizer.find(byte_level_character(static_cast<uint8_t>(byte))); };
-  AnswerStream stream(tokenizer, {.stop = {"abc"}});
+  AnswerStream stream(tokenizer, {"abc"}, 0);
   EXPECT_EQ(stream.feed(id_of('x')), "x");
   EXPECT_EQ(stream.feed(id_of('a')), "");
   EXPECT_EQ(stream.feed(id_of('b')), "");
@@ -56,11 +57,11 @@ TEST(AnswerStreamTest, HoldsBackWhatMayBecomeAStopText) {
 TEST(AnswerStreamTest, HiddenBytesCountForStopTexts) {
   const Tokenizer& tokenizer = small_tokenizer();
   const auto id_of = [&](char byte) { return *tokenizer.find(byte_level_character(static_cast<uint8_t>(byte))); };
-  AnswerStream apart(tokenizer, {.stop = {"ac"}});
+  AnswerStream apart(tokenizer, {"ac"}, 0);
   EXPECT_EQ(apart.feed(id_of('a')), "");
   EXPECT_EQ(apart.hide(id_of('b')), "a") << "no stop text any more";
   EXPECT_EQ(apart.feed(id_of('c')), "c");
-  AnswerStream within(tokenizer, {.stop = {"abc"}});
+  AnswerStream within(tokenizer, {"abc"}, 0);
   EXPECT_EQ(within.feed(id_of('x')), "x");
   EXPECT_EQ(within.feed(id_of('a')), "");
   EXPECT_EQ(within.hide(id_of('b')), "");

@@ -1,5 +1,5 @@
 // Stop texts in bytes that come piece by piece: wherever the pieces are cut, as if the text were looked at as a whole.
-#include "stage/generation/stop_text.h"
+#include "text/stop_text.h"
 
 #include <gtest/gtest.h>
 

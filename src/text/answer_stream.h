@@ -7,17 +7,16 @@
 #include <string_view>
 #include <vector>
 
-#include "stage/generation/stop_text.h"
-#include "stage/pipeline/request.h"
+#include "text/stop_text.h"
 #include "text/stream_decoder.h"
 
 namespace lfm2 {
 
 class AnswerStream {
  public:
-  // The tokenizer must outlive this.
-  AnswerStream(const Tokenizer& tokenizer, const Request& request)
-      : tokenizer_(tokenizer), stop_(request.stop), min_tokens_(request.rule.min_tokens) {}
+  // The tokenizer must outlive this. No stop text ends the text before its token number `min_tokens`.
+  AnswerStream(const Tokenizer& tokenizer, std::vector<std::string> stops, int64_t min_tokens)
+      : tokenizer_(tokenizer), stop_(std::move(stops)), min_tokens_(min_tokens) {}
 
   std::string feed(TokenId id) { return add(id, true); }
   // A token whose bytes are not shown. They count for stop texts, since the last stage looks for these in all bytes.

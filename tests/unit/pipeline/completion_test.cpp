@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/words.h"
-#include "stage/generation/sample_requests.h"
+#include "stage/io/sample_requests.h"
 #include "stage/shards/shard_reader.h"
 #include "support/generation_run.h"
 #include "support/shards.h"

@@ -1,17 +1,16 @@
-// What is answered at once, from what is known of the model and its tokenizer.
+// What is answered at once, from what is known of the model and its tokenizer, as JSON text.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/json/json.h"
-#include "openai/request_line.h"
-#include "serve/http/limits.h"
-#include "serve/http/message.h"
+#include "base/json/json_fwd.h"
+#include "openai/request_fields.h"
 
-namespace lfm2::serve {
+namespace lfm2 {
 
 struct ModelFacts {
   std::string name;
@@ -19,10 +18,8 @@ struct ModelFacts {
   std::vector<int32_t> eos_tokens;
   int64_t max_length = 0;  // tokens of a text
   LineContext lines;       // `text` outlives this
-  size_t max_answer_bytes = http::Limits{}.max_answer_bytes;
+  size_t max_answer_bytes = 0;
 };
-
-http::Answer json_answer(const OrderedJson& body);
 
 // May be asked by many threads. Error(kData) for what a body should not have, and for one whose answer would be too
 // large, before it is made.
@@ -30,12 +27,12 @@ class ModelAnswers {
  public:
   explicit ModelAnswers(ModelFacts facts);
 
-  http::Answer models() const;
-  http::Answer model(std::string_view name) const;
-  http::Answer tokenizer_info() const;
-  http::Answer version() const;
-  http::Answer tokenize(std::string_view body) const;
-  http::Answer detokenize(std::string_view body) const;
+  std::string models() const;
+  std::optional<std::string> model(std::string_view name) const;  // nothing: there is no such model
+  std::optional<std::string> tokenizer_info() const;              // nothing: there is no tokenizer
+  std::string version() const;
+  std::string tokenize(std::string_view body) const;
+  std::string detokenize(std::string_view body) const;
   int64_t started() const { return started_; }
 
  private:
@@ -46,4 +43,4 @@ class ModelAnswers {
   const int64_t started_;  // seconds since 1970
 };
 
-}  // namespace lfm2::serve
+}  // namespace lfm2

@@ -1,4 +1,4 @@
-#include "stage/generation/stop_text.h"
+#include "text/stop_text.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
-// What a generation hands out: finished samples, in the order in which they finish, and the interface of their
-// consumers.
+// What a generation gives back: tokens as they are drawn, finished samples in the order in which they finish, and the
+// interface of their consumers.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,9 @@ enum class FinishReason : uint8_t {
   kLength,  // as many tokens as were asked for, or as the model has positions
   kError    // the model's results are not finite: there is no next token, or no answer to what is asked of the prompt
 };
-std::string_view name(FinishReason reason);  // "stop", "length", "error"
+constexpr std::string_view name(FinishReason reason) {
+  return reason == FinishReason::kStop ? "stop" : reason == FinishReason::kLength ? "length" : "error";
+}
 // What clients are told of kError.
 inline constexpr const char* kNotFiniteError = "the model's results are not finite (NaN or infinity)";
 
@@ -32,9 +34,24 @@ struct TokenLogProbs {
 };
 
 void for_each_field(MaybeConst<TokenLogProbs> auto& tokens, const auto& each) {  // see base/words.h
-  each(tokens.log_probs);
-  each(tokens.top_ids);
-  each(tokens.top_log_probs);
+  each(tokens.log_probs, tokens.top_ids, tokens.top_log_probs);
+}
+
+// A token that came back from the last stage.
+struct DrawnToken {
+  int32_t token = 0;
+  float log_prob = 0;
+  // Why the sequence ends with this token; empty: it goes on. With kError the token is none of the text.
+  std::optional<FinishReason> ends = {};
+  std::vector<int32_t> top_ids = {};  // as many as Request::likeliest asks for
+  std::vector<float> top_log_probs = {};
+  // Of a first token, where the request asks for it: see Request::prompt_log_probs and Request::hidden.
+  TokenLogProbs prompt = {};
+  std::vector<float> hidden = {};  // [hidden]
+};
+
+void for_each_field(MaybeConst<DrawnToken> auto& one, const auto& each) {
+  each(one.token, one.log_prob, one.ends, one.top_ids, one.top_log_probs, one.prompt, one.hidden);
 }
 
 struct Completion {
@@ -58,20 +75,8 @@ struct Completion {
 };
 
 void for_each_field(MaybeConst<Completion> auto& one, const auto& each) {
-  each(one.sample);
-  each(one.choice);
-  each(one.prompt_tokens);
-  each(one.tag);
-  each(one.reason);
-  each(one.token_ids);
-  each(one.text_bytes);
-  each(one.log_probs);
-  each(one.top_ids);
-  each(one.top_log_probs);
-  each(one.prompt_ids);
-  each(one.prompt);
-  each(one.others);
-  each(one.error);
+  each(one.sample, one.choice, one.prompt_tokens, one.tag, one.reason, one.token_ids, one.text_bytes, one.log_probs,
+       one.top_ids, one.top_log_probs, one.prompt_ids, one.prompt, one.others, one.error);
 }
 
 class CompletionConsumer {

@@ -4,27 +4,11 @@
 #include <cstdint>
 #include <optional>
 
-#include "stage/generation/request_source.h"
+#include "openai/sample_rules.h"
 #include "stage/io/input_file.h"
+#include "stage/pipeline/request_source.h"
 
 namespace lfm2 {
-
-// What the requests of a job have in common, by the form of their lines.
-struct RequestDefaults {
-  Request of_ids;                         // kIds and kText: the options
-  Request of_text;                        // all other forms: the options, and the model's generation_config.json
-  std::optional<int32_t> log_probs = {};  // of lines that are no batch lines: see SampleRules
-};
-
-// What is said about sampling goes before what the request has.
-void apply(const SamplingOverrides& overrides, Request& request);
-
-// The request of a sample, without its prompt. The fields of its line go before the defaults. A sample of ids draws by
-// its number in the job, as long as its line has no seed; all others draw by their seeds alone, wherever they stand.
-Request request_by_rules(const RequestDefaults& defaults, const SampleRules& rules, int64_t sample);
-
-// The seed of one of several draws from the same prompt: the first one has the seed itself.
-uint64_t seed_of_choice(uint64_t seed, int32_t choice);
 
 // Gives the samples of a job in their order, each as often as it has choices. Samples without a token are left out:
 // they are answered with an error.

@@ -1,4 +1,4 @@
-#include "serve/model_answers.h"
+#include "openai/model_answers.h"
 
 #include <fmt/format.h>
 
@@ -8,15 +8,21 @@
 
 #include "base/error.h"
 #include "base/json/large_json.h"
-#include "openai/field_reader.h"
 #include "openai/other_fields.h"
+#include "openai/request_fields.h"
 #include "text/text_model.h"
 
-namespace lfm2::serve {
+namespace lfm2 {
 
-http::Answer json_answer(const OrderedJson& body) {
-  return {.content_type = "application/json", .body = json_text(body)};
+namespace {
+
+LargeJson parse_object(std::string_view body) {
+  LargeJson json = parse_large_json(body, "request");
+  if (!json->is_object()) throw Error(ExitCode::kData, "request: expected an object");
+  return json;
 }
+
+}  // namespace
 
 ModelAnswers::ModelAnswers(ModelFacts facts)
     : facts_(std::move(facts)), started_(static_cast<int64_t>(std::time(nullptr))) {}
@@ -28,27 +34,27 @@ OrderedJson ModelAnswers::entry() const {
   return entry;
 }
 
-http::Answer ModelAnswers::model(std::string_view name) const {
-  return name == facts_.name ? json_answer(entry()) : http::error_answer(404, "There is no such model.");
+std::optional<std::string> ModelAnswers::model(std::string_view name) const {
+  return name == facts_.name ? std::optional(json_text(entry())) : std::nullopt;
 }
 
-http::Answer ModelAnswers::models() const {
-  return json_answer({{"object", "list"}, {"data", OrderedJson::array({entry()})}});
+std::string ModelAnswers::models() const {
+  return json_text(OrderedJson{{"object", "list"}, {"data", OrderedJson::array({entry()})}});
 }
 
-http::Answer ModelAnswers::version() const { return json_answer({{"version", facts_.version}}); }
+std::string ModelAnswers::version() const { return json_text(OrderedJson{{"version", facts_.version}}); }
 
 // The texts of special tokens, as tokenizer_config.json names them, and what ends a text in any case; the chat
 // template.
-http::Answer ModelAnswers::tokenizer_info() const {
-  if (facts_.lines.text == nullptr) return http::error_answer(404, facts_.lines.text_error);
+std::optional<std::string> ModelAnswers::tokenizer_info() const {
+  if (facts_.lines.text == nullptr) return {};
   const Tokenizer& tokenizer = facts_.lines.text->tokenizer();
   OrderedJson info{{"eos_token", nullptr}};
   if (const std::vector<int32_t>& ends = facts_.eos_tokens; !ends.empty())
     info["eos_token"] = std::string(tokenizer.bytes(ends.front()));
   for (const auto& [name, text] : facts_.lines.text->special_tokens()) info[name] = text;
   if (const std::string& source = facts_.lines.text->template_source(); !source.empty()) info["chat_template"] = source;
-  return json_answer(info);
+  return json_text(info);
 }
 
 void ModelAnswers::check_room(size_t answer_bytes) const {
@@ -57,10 +63,9 @@ void ModelAnswers::check_room(size_t answer_bytes) const {
                                              facts_.max_answer_bytes >> 20));
 }
 
-http::Answer ModelAnswers::tokenize(std::string_view body) const {
-  const LargeJson parsed = parse_large_json(body, "request");
+std::string ModelAnswers::tokenize(std::string_view body) const {
+  const LargeJson parsed = parse_object(body);
   const OrderedJson& json = *parsed;
-  if (!json.is_object()) throw Error(ExitCode::kData, "request: expected an object");
   LineContext lines = facts_.lines;
   lines.now = std::time(nullptr);
   const std::string where = "request";
@@ -91,13 +96,12 @@ http::Answer ModelAnswers::tokenize(std::string_view body) const {
   }
   answer += '}';
   check_room(answer.size());
-  return {.content_type = "application/json", .body = std::move(answer)};
+  return answer;
 }
 
-http::Answer ModelAnswers::detokenize(std::string_view body) const {
-  const LargeJson parsed = parse_large_json(body, "request");
+std::string ModelAnswers::detokenize(std::string_view body) const {
+  const LargeJson parsed = parse_object(body);
   const OrderedJson& json = *parsed;
-  if (!json.is_object()) throw Error(ExitCode::kData, "request: expected an object");
   if (!json.contains("tokens")) throw Error(ExitCode::kData, "request: expected \"tokens\"");
   const std::string where = "request";
   FieldReader fields(json, facts_.lines, where);
@@ -107,9 +111,9 @@ http::Answer ModelAnswers::detokenize(std::string_view body) const {
     text += tokenizer.bytes(id);
     check_room(text.size());
   }
-  http::Answer answer = json_answer({{"prompt", text}});
-  check_room(answer.body.size());  // with what JSON escapes
+  std::string answer = json_text(OrderedJson{{"prompt", text}});
+  check_room(answer.size());  // with what JSON escapes
   return answer;
 }
 
-}  // namespace lfm2::serve
+}  // namespace lfm2

@@ -6,34 +6,10 @@
 #include <optional>
 #include <vector>
 
-#include "openai/completion.h"
+#include "stage/pipeline/completion.h"
 #include "stage/pipeline/request.h"
 
 namespace lfm2 {
-
-// A token that came back from the last stage.
-struct DrawnToken {
-  int32_t token = 0;
-  float log_prob = 0;
-  // Why the sequence ends with this token; empty: it goes on. With kError the token is none of the text.
-  std::optional<FinishReason> ends = {};
-  std::vector<int32_t> top_ids = {};  // as many as Request::likeliest asks for
-  std::vector<float> top_log_probs = {};
-  // Of a first token, where the request asks for it: see Request::prompt_log_probs and Request::hidden.
-  TokenLogProbs prompt = {};
-  std::vector<float> hidden = {};  // [hidden]
-};
-
-// See base/words.h.
-void for_each_field(MaybeConst<DrawnToken> auto& one, const auto& each) {
-  each(one.token);
-  each(one.log_prob);
-  each(one.ends);
-  each(one.top_ids);
-  each(one.top_log_probs);
-  each(one.prompt);
-  each(one.hidden);
-}
 
 struct SampleToken {
   int32_t sample = 0;

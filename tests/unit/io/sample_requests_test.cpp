@@ -1,11 +1,11 @@
 // The requests of a job: what a line says goes before the options, and a sample draws by its seed alone.
-#include "stage/generation/sample_requests.h"
+#include "stage/io/sample_requests.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "openai/answer_form.h"
+#include "openai/sample_rules.h"
 
 namespace lfm2::test {
 namespace {
