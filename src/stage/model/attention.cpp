@@ -3,8 +3,8 @@
 
 namespace lfm2 {
 
-Attention::Attention(WeightSource& weights, const ModelConfig& config, const std::string& prefix, int64_t tail_length)
-    : shape_(config.attention()), eps_(config.norm_eps), rope_theta_(config.rope_theta), tail_length_(tail_length) {
+Attention::Attention(WeightSource& weights, const ModelConfig& config, const std::string& prefix)
+    : shape_(config.attention()), eps_(config.norm_eps), rope_theta_(config.rope_theta) {
   const std::string block = prefix + "self_attn.";
   qkv_proj_ = weights.load_for_products({block + "q_proj.weight", block + "k_proj.weight", block + "v_proj.weight"},
                                         {shape_.qkv_columns(), config.hidden});
@@ -13,29 +13,22 @@ Attention::Attention(WeightSource& weights, const ModelConfig& config, const std
   out_proj_ = weights.load_for_products({block + "out_proj.weight"}, {config.hidden, shape_.heads * shape_.head_dim});
 }
 
-void Attention::forward(Pass& pass, const Norm& norm) const {
+Tensor Attention::mix(Pass& pass, const Norm& norm) const {
   Ops& ops = pass.ops;
   const DType act = pass.residual.dtype;
   const int64_t tokens = pass.residual.dim(0);
-  const bool cuts = pass.tail != nullptr && tail_length_ > 0;
-  Batch batch = pass.batch;
-  if (cuts) batch.wanted = tail_length_;
   const Tensor qkv = pass.scratch.take(act, {tokens, shape_.qkv_columns()});
   const Tensor mixed = pass.scratch.take(act, {tokens, shape_.heads * shape_.head_dim});
   pass.project(norm, qkv_proj_, {}, qkv);
   if (pass.cache == nullptr) {
-    ops.qk_norm_rope(qkv, q_norm_, k_norm_, eps_, rope_theta_, shape_, batch);
-    ops.attention(qkv, shape_, batch, mixed);
+    ops.qk_norm_rope(qkv, q_norm_, k_norm_, eps_, rope_theta_, shape_, pass.batch);
+    ops.attention(qkv, shape_, pass.batch, mixed);
   } else {
     const KeyValueCache& cache = pass.cache->key_values;
-    ops.qk_norm_rope_append(qkv, q_norm_, k_norm_, eps_, rope_theta_, shape_, batch, cache);
-    ops.cached_attention(qkv, shape_, batch, cache, mixed);
+    ops.qk_norm_rope_append(qkv, q_norm_, k_norm_, eps_, rope_theta_, shape_, pass.batch, cache);
+    ops.cached_attention(qkv, shape_, pass.batch, cache, mixed);
   }
-  if (!cuts) return ops.matmul(mixed, out_proj_, {}, pass.residual, Write::kAdd);
-  const Tensor kept = pass.scratch.take(act, {pass.tail->rows.dim(0), mixed.dim(1)});
-  ops.gather_rows(mixed, pass.tail->rows, kept);
-  pass.cut_tails();
-  ops.matmul(kept, out_proj_, {}, pass.residual, Write::kAdd);
+  return mixed;
 }
 
 }  // namespace lfm2

@@ -14,8 +14,7 @@ std::variant<ShortConv, Attention> make_mixer(WeightSource& weights, const Model
     case LayerType::kAttention:
       break;
   }
-  const bool cuts_tails = index == last_attention_layer(config);
-  return Attention(weights, config, layer_prefix(index), cuts_tails ? tail_length(config) : 0);
+  return Attention(weights, config, layer_prefix(index));
 }
 
 std::variant<Mlp, Moe> make_feed_forward(WeightSource& weights, const ModelConfig& config, int64_t index) {
@@ -26,7 +25,8 @@ std::variant<Mlp, Moe> make_feed_forward(WeightSource& weights, const ModelConfi
 }  // namespace
 
 Layer::Layer(WeightSource& weights, const ModelConfig& config, int64_t index, LayerRange layers)
-    : is_last_(index + 1 == config.layers) {
+    : is_last_(index + 1 == config.layers),
+      tail_length_(index == last_attention_layer(config) ? tail_length(config) : 0) {
   const std::string prefix = layer_prefix(index);
   if (layers.has_mixer(index)) {
     operator_norm_ = {weights.load({prefix + "operator_norm.weight"}, {config.hidden}), config.norm_eps};
@@ -42,7 +42,15 @@ void Layer::forward(Pass& pass, const Layer* next) const {
   if (mixer_) {
     pass.scratch.reset();
     pass.norm_in_front(operator_norm_);
-    std::visit([&](const auto& mixer) { mixer.forward(pass, operator_norm_); }, *mixer_);
+    const bool cuts_tails = pass.tail != nullptr && tail_length_ > 0;
+    if (cuts_tails) pass.batch.wanted = tail_length_;
+    std::visit(
+        [&](const auto& mixer) {
+          Tensor mixed = mixer.mix(pass, operator_norm_);
+          if (cuts_tails) mixed = pass.cut_tails(mixed);
+          mixer.add(pass, mixed);
+        },
+        *mixer_);
   }
   if (!ffn_) return;
   if (is_last_ && pass.wanted != nullptr) pass.keep(pass.wanted->rows, pass.wanted->residual);

@@ -16,13 +16,16 @@ class Layer {
  public:
   // Layer `index` of a stage with these layers, which may have one of its blocks only.
   Layer(WeightSource& weights, const ModelConfig& config, int64_t index, LayerRange layers);
-  // residual += mixer(operator_norm(residual)); residual += feed_forward(ffn_norm(residual)). Where `next`, the layer
-  // after this one, is given, pass.normed may get the norm that it begins with.
+  // residual += mixer(operator_norm(residual)); residual += feed_forward(ffn_norm(residual)). Tokens that no later
+  // block looks at leave the pass on the way: see Tail and WantedRows. Where `next`, the layer after this one, is
+  // given, pass.normed may get the norm that it begins with.
   void forward(Pass& pass, const Layer* next) const;
 
  private:
   Norm operator_norm_, ffn_norm_;
   bool is_last_;  // of the model
+  int64_t
+      tail_length_;  // of the last attention: the tokens of each sample that go on, where the pass has a tail; else 0
   std::optional<std::variant<ShortConv, Attention>> mixer_;
   std::optional<std::variant<Mlp, Moe>> ffn_;
 };

@@ -13,7 +13,7 @@ struct Pass {
   Scratch& scratch;
   Tensor residual;  // [tokens, hidden] act: each block is added to it in place
   Batch batch;
-  // The attention that cuts the tails goes on with tail->residual and tail->batch.
+  // After the last attention the pass goes on with tail->residual and tail->batch.
   const Tail* tail = nullptr;
   // The tokens continue the cached sequences. After the cut the tails do so, too, where their batch has states.
   const Caches* caches = nullptr;
@@ -32,11 +32,14 @@ struct Pass {
     residual = into;
     normed = normed.rows(0, into.dim(0));
   }
-  // Goes on with the tails.
-  void cut_tails() {
+  // Goes on with the tails. Returns their rows of `mixed` [tokens, columns] act.
+  Tensor cut_tails(const Tensor& mixed) {
+    const Tensor kept = scratch.take(mixed.dtype, {tail->rows.dim(0), mixed.dim(1)});
+    ops.gather_rows(mixed, tail->rows, kept);
     keep(tail->rows, tail->residual);
     batch = tail->batch;
     if (!batch.states) caches = nullptr;
+    return kept;
   }
   // Computes the norm in front of a token mixer, unless it is there or best left to the product after it.
   void norm_in_front(const Norm& norm) {

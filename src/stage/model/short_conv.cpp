@@ -14,7 +14,7 @@ ShortConv::ShortConv(WeightSource& weights, const ModelConfig& config, const std
   out_bias_ = weights.load({prefix + "conv.out_proj.bias"}, {hidden});
 }
 
-void ShortConv::forward(Pass& pass, const Norm& norm) const {
+Tensor ShortConv::mix(Pass& pass, const Norm& norm) const {
   Ops& ops = pass.ops;
   const Tensor& residual = pass.residual;
   const int64_t tokens = residual.dim(0), hidden = residual.dim(1);
@@ -30,7 +30,7 @@ void ShortConv::forward(Pass& pass, const Norm& norm) const {
     ops.norm_project_short_conv(residual, norm.weight, norm.eps, in_proj_, in_bias_, conv_, conv_bias_, pass.batch,
                                 pass.cache->conv, pass.normed, bcz, gated);
   }
-  ops.matmul(gated, out_proj_, out_bias_, residual, Write::kAdd);
+  return gated;
 }
 
 }  // namespace lfm2

@@ -9,7 +9,12 @@ namespace lfm2 {
 class ShortConv {
  public:
   ShortConv(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
-  void forward(Pass& pass, const Norm& norm) const;  // residual += block(norm(residual))
+  // The gated convolution [tokens, hidden] act of norm(residual).
+  Tensor mix(Pass& pass, const Norm& norm) const;
+  // residual += out_proj(mixed)
+  void add(Pass& pass, const Tensor& mixed) const {
+    pass.ops.matmul(mixed, out_proj_, out_bias_, pass.residual, Write::kAdd);
+  }
 
  private:
   Tensor in_proj_, in_bias_;    // [3 hidden, hidden], [3 hidden] or empty

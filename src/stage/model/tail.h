@@ -29,7 +29,7 @@ struct WantedRows {
 // Tokens of each sample that must be kept behind the last attention to compute its last position; 0 where the model has
 // no attention.
 int64_t tail_length(const ModelConfig& config);
-// The layer in whose token mixer the residual stream is cut down to the tail; -1 where the model has no attention.
+// The layer after whose token mixer the residual stream is cut down to the tail; -1 where the model has no attention.
 int64_t last_attention_layer(const ModelConfig& config);
 // Whether that layer is among these, or before all of them: a stage that cuts the tails, or gets nothing but tails.
 bool cuts_tails(const ModelConfig& config, LayerRange layers);
