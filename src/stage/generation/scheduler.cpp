@@ -19,12 +19,23 @@ Scheduler::Scheduler(RequestSource& source, ScheduleLimits limits)
 
 bool Scheduler::finished() const { return active_ == 0 && waiting_.empty() && source_.ended(); }
 
+// Every change of the state of a sequence in a slot. One that leaves anyway is no victim, but takes the place of one.
+void Scheduler::enter(int32_t slot, State state) {
+  if (state == State::kVictim)
+    for (Sequence& other : sequences_)
+      if (other.state == State::kVictim) other.state = State::kRunning;
+  if (state == State::kVictim && !at(slot).runs()) return;
+  at(slot).state = state;
+  if (at(slot).runs()) return;
+  std::erase(prompts_, slot);
+  std::erase(ready_, slot);
+}
+
 // Frees the sequence slot and the pages of a sequence, and returns the sequence.
 Scheduler::Sequence Scheduler::release(int32_t slot) {
   Sequence sequence = std::exchange(at(slot), {});
-  expect(sequence.used && sequence.in_flight == 0, "Scheduler: a sequence in flight is released");
+  expect(sequence.state != State::kFree && sequence.in_flight == 0, "Scheduler: a sequence in flight is released");
   pages_.release(sequence.pages);
-  if (held_ == slot) held_.reset();
   free_slots_.push_back(slot);
   left_.released.push_back(slot);
   --active_;
@@ -34,10 +45,8 @@ Scheduler::Sequence Scheduler::release(int32_t slot) {
 // Frees the sequence slot and the pages of a sequence, which then waits again in its old place. All its tokens that the
 // prefix cache no longer has by then will be fed again, which gives the same bits.
 void Scheduler::preempt(int32_t slot) {
-  std::erase(prompts_, slot);
-  std::erase(ready_, slot);
+  enter(slot, State::kPreempted);
   Sequence sequence = release(slot);
-  sequence.used = false;
   sequence.pages.clear();
   sequence.fed = 0;
   const auto behind = std::find_if(waiting_.begin(), waiting_.end(),
@@ -55,42 +64,48 @@ void Scheduler::release_taken_back() {
       left_.dropped.push_back(sample);
       continue;
     }
-    const auto found =
-        std::find_if(sequences_.begin(), sequences_.end(), [&](const Sequence& one) { return one.used && is_it(one); });
+    const auto found = std::find_if(sequences_.begin(), sequences_.end(),
+                                    [&](const Sequence& one) { return one.state != State::kFree && is_it(one); });
     if (found == sequences_.end()) continue;
     const auto slot = static_cast<int32_t>(found - sequences_.begin());
-    found->taken_back = true;
-    std::erase(prompts_, slot);
-    std::erase(ready_, slot);
+    if (found->runs()) enter(slot, State::kTakenBack);
     release_unwanted(slot);
   }
 }
 
 // Releases a sequence that has ended or was taken back, unless a step in flight has it.
 void Scheduler::release_unwanted(int32_t slot) {
-  const Sequence& sequence = at(slot);
-  if (!sequence.used || sequence.in_flight > 0 || !(sequence.ended || sequence.taken_back)) return;
-  const bool drops = !sequence.ended;
+  const State state = at(slot).state;
+  if (at(slot).in_flight > 0 || (state != State::kEnded && state != State::kTakenBack)) return;
   const int32_t sample = release(slot).request.sample;
-  if (drops) left_.dropped.push_back(sample);
+  if (state == State::kTakenBack) left_.dropped.push_back(sample);
 }
 
-// Whether the caches have a place for the next token of the sequence. Where no page is left, this preempts younger
-// sequences, or the sequence itself.
+// The sequence slot of the youngest sequence, of which there is one at least.
+int32_t Scheduler::youngest() const {
+  const auto older = [](const Sequence& a, const Sequence& b) {
+    return (a.state == State::kFree ? -1 : a.number) < (b.state == State::kFree ? -1 : b.number);
+  };
+  return static_cast<int32_t>(std::max_element(sequences_.begin(), sequences_.end(), older) - sequences_.begin());
+}
+
+// Whether the caches have a place for the next token of the sequence, whose turn it is. Where no page is left, this
+// preempts younger sequences, or the sequence itself.
 bool Scheduler::has_page_for_next(Step& step, int32_t slot) {
   Sequence& sequence = at(slot);
-  if (pages_for(sequence.fed + 1, limits_.caches.page) <= std::ssize(sequence.pages)) return true;
-  while (pages_.available() == 0) {
-    int32_t youngest = slot;
-    for (int32_t other = 0; other < static_cast<int32_t>(sequences_.size()); ++other)
-      if (at(other).used && at(other).number > at(youngest).number) youngest = other;
-    if (at(youngest).in_flight > 0) {  // it can be preempted when its steps have come back
-      held_ = youngest;
+  const bool is_victim = sequence.state == State::kVictim,
+             fits = pages_for(sequence.fed + 1, limits_.caches.page) <= std::ssize(sequence.pages);
+  while (pages_.available() == 0 && (is_victim || !fits)) {
+    const int32_t victim = is_victim ? slot : youngest();
+    if (at(victim).in_flight > 0) {
+      enter(victim, State::kVictim);
       return false;
     }
-    preempt(youngest);
-    if (youngest == slot) return false;
+    preempt(victim);
+    if (victim == slot) return false;
   }
+  if (is_victim) enter(slot, State::kRunning);
+  if (fits) return true;
   sequence.pages.push_back(pages_.take());
   step.added.push_back({slot, sequence.pages.back()});
   return true;
@@ -136,7 +151,7 @@ void Scheduler::keep_full_pages(Sequence& sequence) {
 // The number of running sequences that may still need another page.
 int64_t Scheduler::growing() const {
   return std::count_if(sequences_.begin(), sequences_.end(), [this](const Sequence& one) {
-    return one.used &&
+    return one.state != State::kFree &&
            pages_for(cached_positions(one.prompt, one.request.max_new), limits_.caches.page) > std::ssize(one.pages);
   });
 }
@@ -151,6 +166,7 @@ std::optional<Scheduler::Sequence> Scheduler::next_waiting() {
   if (!request) return {};
   expect(!request->prompt.empty() && request->max_new > 0, "Scheduler: a request without tokens");
   Sequence sequence;
+  sequence.state = State::kWaiting;
   sequence.tokens = std::exchange(request->prompt, {});
   sequence.prompt = std::ssize(sequence.tokens);
   sequence.request = std::move(*request);
@@ -170,8 +186,7 @@ bool Scheduler::admit(Step& step) {
   }
   const int32_t slot = free_slots_.back();
   free_slots_.pop_back();
-  sequence->used = true;
-  if (!std::exchange(sequence->begun, true)) source_.begun(sequence->request.sample, sequence->fed);
+  if (sequence->state == State::kWaiting) source_.begun(sequence->request.sample, sequence->fed);
   Admission& one = step.admitted.emplace_back(Admission{.slot = slot,
                                                         .prompt = static_cast<int32_t>(sequence->prompt),
                                                         .known = static_cast<int32_t>(sequence->known),
@@ -185,6 +200,7 @@ bool Scheduler::admit(Step& step) {
     one.request.prompt.assign(sequence->tokens.begin(), sequence->tokens.begin() + sequence->prompt);
   }
   at(slot) = std::move(*sequence);
+  enter(slot, State::kRunning);
   prompts_.push_back(slot);
   ++active_;
   return true;
@@ -195,18 +211,10 @@ void Scheduler::choose_ready(Step& step, std::vector<StepEntry>& singles, size_t
   while (!ready_.empty() && singles.size() < share) {
     const int32_t slot = ready_.front();
     ready_.pop_front();
-    if (slot == held_ && pages_.available() == 0) {
-      if (at(slot).in_flight > 0)
-        without_page.push_back(slot);
-      else
-        preempt(slot);
-      continue;
-    }
-    if (slot == held_) held_.reset();
     if (has_page_for_next(step, slot)) {
       ++at(slot).in_flight;
       singles.push_back({slot, 1});
-    } else if (at(slot).used) {
+    } else if (at(slot).state != State::kFree) {
       without_page.push_back(slot);
     }
   }
@@ -297,16 +305,17 @@ void Scheduler::take(std::vector<DrawnToken> tokens) {
     const int32_t slot = flight.drawing[i];
     Sequence& sequence = at(slot);
     --sequence.awaited;
-    if (sequence.ended) continue;  // it was fed once too often
+    if (sequence.state == State::kEnded) continue;  // it was fed once too often
     sequence.tokens.push_back(tokens[i].token);
     keep_full_pages(sequence);
-    if (tokens[i].ends != FinishReason::kError) arrivals_.push_back({slot, !std::exchange(sequence.seen_first, true)});
-    sequence.ended = tokens[i].ends.has_value();
-    if (sequence.ended)
-      std::erase(ready_, slot);
+    if (tokens[i].ends != FinishReason::kError)
+      arrivals_.push_back({.slot = slot, .first = std::ssize(sequence.tokens) == sequence.prompt + 1});
+    const bool is_wanted = sequence.runs();
+    if (tokens[i].ends)
+      enter(slot, State::kEnded);
     else if (!limits_.runs_ahead() && sequence.goes_on())
       ready_.push_back(slot);
-    if (!sequence.taken_back) drawn.push_back({sequence.request.sample, std::move(tokens[i])});
+    if (is_wanted) drawn.push_back({sequence.request.sample, std::move(tokens[i])});
   }
   source_.drawn(std::move(drawn));
   for (const int32_t slot : flight.slots) release_unwanted(slot);

@@ -65,7 +65,19 @@ class Scheduler {
   const std::vector<Arrival>& arrivals() const { return arrivals_; }
 
  private:
+  enum class State : uint8_t {
+    kFree,       // of a sequence slot: no sequence has it
+    kWaiting,    // came and found no room
+    kPreempted,  // waits as well, with the tokens drawn so far; its pages are others'
+    kRunning,    // has pages, and is fed whenever it is its turn in prompts_ or ready_
+    // At most one sequence is preempted as soon as the steps that have it are back. If there are pages at its turn, it
+    // goes on instead.
+    kVictim,
+    kTakenBack,  // leaves when the steps that have it are back, as does one that has ended
+    kEnded,
+  };
   struct Sequence {
+    State state = State::kFree;
     Request request;              // without its prompt
     std::vector<int32_t> tokens;  // the prompt and the tokens drawn so far
     int64_t prompt = 0;           // tokens of the prompt
@@ -77,8 +89,8 @@ class Scheduler {
     int64_t in_flight = 0;  // how many steps in flight it is part of
     int64_t awaited = 0;    // how many of its tokens these steps draw
     int32_t draw = 0;       // the place of the newest one among those that its step draws
-    bool used = false, taken_back = false, ended = false, begun = false, seen_first = false;
-    bool goes_on() const { return !taken_back && !ended && std::ssize(tokens) + awaited < prompt + request.max_new; }
+    bool runs() const { return state == State::kRunning || state == State::kVictim; }
+    bool goes_on() const { return runs() && std::ssize(tokens) + awaited < prompt + request.max_new; }
   };
   // The sequence slots of one step: of all its sequences, and of those that draw a token.
   struct Flight {
@@ -86,6 +98,7 @@ class Scheduler {
   };
 
   Sequence& at(int32_t slot) { return sequences_[static_cast<size_t>(slot)]; }
+  void enter(int32_t slot, State state);
   void release_taken_back();
   void choose_ready(Step& step, std::vector<StepEntry>& singles, size_t share);
   void choose_prompts(Step& step, std::vector<StepEntry>& singles, std::vector<StepEntry>& chunks, size_t share);
@@ -94,6 +107,7 @@ class Scheduler {
   int64_t growing() const;
   bool give_pages(Sequence& sequence, Step& step);
   void keep_full_pages(Sequence& sequence);
+  int32_t youngest() const;
   bool has_page_for_next(Step& step, int32_t slot);
   void preempt(int32_t slot);
   Sequence release(int32_t slot);
@@ -104,7 +118,7 @@ class Scheduler {
   RequestSource& source_;
   ScheduleLimits limits_;
   std::vector<Sequence> sequences_;  // [slots]
-  std::deque<Sequence> waiting_;     // sequences that were preempted or found no room, the oldest first
+  std::deque<Sequence> waiting_;     // those that are preempted or found no room, the oldest first
   std::vector<int32_t> free_slots_;
   struct {
     std::vector<int32_t> released, dropped;
@@ -113,8 +127,6 @@ class Scheduler {
   int64_t admitted_ = 0, active_ = 0, preemptions_ = 0;
   // Sequence slots: of sequences whose newest token can be fed, and of those with known tokens that were not fed yet.
   std::deque<int32_t> ready_, prompts_;
-  // The sequence slot that is in no further step until its pages can be given back to one that needs them.
-  std::optional<int32_t> held_;
   std::deque<Flight> in_flight_;
   std::vector<Arrival> arrivals_;
 };
