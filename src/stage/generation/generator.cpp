@@ -176,7 +176,7 @@ void Generator::run_step(const ScheduledStep& scheduled, StepArrays& arrays) {
   const int buffer = static_cast<int>(step % kBuffers);
   run_.enter(Phase::kCompute, {step});
   wait_for_free_buffer(buffer, step - kBuffers);
-  if (!links_.first()) run_.receive(buffer, compute_.input(buffer, arrays), {step});
+  if (!links_.first()) run_.receive(buffer, compute_.rows(buffer, arrays).residual, {step});
   compute_.upload(arrays, scheduled.ids, buffer);
   if (!links_.first()) run_.wait_for_arrival(buffer, {step});
   compute_.enqueue(arrays, buffer, step,
@@ -184,7 +184,7 @@ void Generator::run_step(const ScheduledStep& scheduled, StepArrays& arrays) {
   if (links_.last()) {
     unread_.push_back({buffer, step, samples_of(arrays), compute_.result_shape(arrays)});
   } else {
-    run_.send(buffer, compute_.output(buffer, arrays), compute_.computed(buffer), {step});
+    run_.send(buffer, compute_.rows(buffer, arrays).result(), compute_.computed(buffer), {step});
   }
   ++counts_.steps;
   counts_.largest_step = std::max(counts_.largest_step, arrays.sequences());

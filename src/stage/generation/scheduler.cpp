@@ -83,10 +83,8 @@ void Scheduler::release_unwanted(int32_t slot) {
 
 // The sequence slot of the youngest sequence, of which there is one at least.
 int32_t Scheduler::youngest() const {
-  const auto older = [](const Sequence& a, const Sequence& b) {
-    return (a.state == State::kFree ? -1 : a.number) < (b.state == State::kFree ? -1 : b.number);
-  };
-  return static_cast<int32_t>(std::max_element(sequences_.begin(), sequences_.end(), older) - sequences_.begin());
+  const auto number = [](const Sequence& one) { return one.state == State::kFree ? -1 : one.number; };
+  return static_cast<int32_t>(std::ranges::max_element(sequences_, {}, number) - sequences_.begin());
 }
 
 // Whether the caches have a place for the next token of the sequence, whose turn it is. Where no page is left, this

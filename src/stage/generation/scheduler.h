@@ -71,7 +71,7 @@ class Scheduler {
     kPreempted,  // waits as well, with the tokens drawn so far; its pages are others'
     kRunning,    // has pages, and is fed whenever it is its turn in prompts_ or ready_
     // At most one sequence is preempted as soon as the steps that have it are back. If there are pages at its turn, it
-    // goes on instead.
+    // runs again instead.
     kVictim,
     kTakenBack,  // leaves when the steps that have it are back, as does one that has ended
     kEnded,

@@ -5,9 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "stage/model/memory_plan.h"
-#include "stage/pipeline/array_layout.h"
-
 namespace lfm2 {
 
 namespace {
@@ -26,100 +23,26 @@ int64_t tail_rows(const GenerationPlan& plan, const ModelConfig& config, LayerRa
   return std::min(plan.max_tokens(), plan.limits.max_sequences * plan.tail_length(config));
 }
 
-// StepArrays::prefixes on the device or in its staging memory.
-struct PrefixLayout {
-  Tensor ids, keepers;
-  Batch batch;
-  size_t bytes = 0;
-  PrefixLayout(std::byte* memory, int64_t tokens, int64_t sequences) {
-    ArrayLayout layout(memory);
-    ids = layout.take_ints({tokens});
-    batch.positions = layout.take_ints({tokens});
-    batch.offsets = layout.take_ints({sequences + 1});
-    keepers = layout.take_ints({sequences, 2});
-    batch.tokens = tokens;
-    batch.sequences = sequences;
-    bytes = layout.bytes();
-  }
-};
-
-void fill(const Tensor& target, const auto& values) {
-  if (!values.empty()) std::memcpy(target.data, values.data(), values.size() * sizeof values[0]);
+// The arrays of the largest step.
+size_t max_array_bytes(const GenerationPlan& plan) {
+  const auto tokens = static_cast<size_t>(plan.max_tokens()),
+             sequences = static_cast<size_t>(plan.limits.max_sequences),
+             scored = static_cast<size_t>(plan.max_scored());
+  BatchArrays largest;
+  BatchArrays::Tails& tails = largest.tails;
+  for (auto* list : {&largest.positions, &largest.sequence_of, &tails.rows, &tails.positions, &tails.sequence_of})
+    list->resize(tokens);
+  for (auto* list : {&largest.offsets, &tails.offsets}) list->resize(sequences + 1);
+  for (auto* list : {&largest.states, &largest.keepers, &largest.draws}) list->resize(2 * sequences);
+  for (auto* list : {&largest.last_rows, &largest.draw_slots}) list->resize(sequences);
+  for (auto* list : {&largest.scored_rows, &largest.targets}) list->resize(scored);
+  largest.draw_rules.resize(sequences);
+  largest.hidden_rows.resize(static_cast<size_t>(plan.max_hidden()));
+  largest.page_table.resize(sequences * static_cast<size_t>(plan.table_width()));
+  return BatchTensors(largest, largest.positions, nullptr).bytes;
 }
 
 }  // namespace
-
-void StepCompute::Layout::for_each_array(const StepArrays& arrays, const std::vector<int32_t>& own_ids,
-                                         const Sizes& sizes, const auto& each) {
-  each(ids, own_ids, {sizes.tokens});
-  each(batch.positions, arrays.positions, {sizes.tokens});
-  each(batch.sequence_of, arrays.sequence_of, {sizes.tokens});
-  each(batch.offsets, arrays.offsets, {sizes.sequences + 1});
-  each(batch.states, arrays.states, {sizes.sequences, 2});
-  each(keepers, arrays.keepers, {sizes.sequences, 2});
-  each(draws, arrays.draws, {sizes.draws, 2});
-  each(draw_rows, arrays.draw_rows, {sizes.draws});
-  each(draw_slots, arrays.draw_slots, {sizes.draws});
-  each(rules, arrays.draw_rules, {sizes.draws, kRuleWords});
-  each(scored_rows, arrays.scored_rows, {sizes.scored});
-  each(targets, arrays.targets, {sizes.scored});
-  each(hidden_rows, arrays.hidden_rows, {sizes.hidden});
-  each(batch.page_table, arrays.page_table, {sizes.sequences, sizes.table_width});
-  if (sizes.tails == 0) return;
-  each(tail.rows, arrays.tails.rows, {sizes.tails});
-  each(tail.batch.positions, arrays.tails.positions, {sizes.tails});
-  each(tail.batch.sequence_of, arrays.tails.sequence_of, {sizes.tails});
-  each(tail.batch.offsets, arrays.tails.offsets, {sizes.sequences + 1});
-}
-
-void StepCompute::Layout::take_from(std::byte* memory, const StepArrays& arrays, const Sizes& sizes) {
-  ArrayLayout layout(memory);
-  for_each_array(arrays, {}, sizes, [&](Tensor& tensor, const auto&, std::initializer_list<int64_t> dims) {
-    tensor = layout.take_ints(dims);
-  });
-  bytes = layout.bytes();
-}
-
-StepCompute::Layout::Sizes StepCompute::Layout::sizes_of(const StepArrays& arrays, int64_t table_width,
-                                                         const ResultShape& shape) {
-  return {.tokens = arrays.tokens,
-          .sequences = arrays.sequences(),
-          .draws = shape.draws,
-          .scored = shape.scored,
-          .hidden = shape.hidden,
-          .tails = arrays.tails.tokens(),
-          .table_width = table_width};
-}
-
-size_t StepCompute::Layout::max_bytes(const GenerationPlan& plan) {
-  const int64_t sequences = plan.limits.max_sequences;
-  Layout largest;
-  largest.take_from(nullptr, {},
-                    {.tokens = plan.max_tokens(),
-                     .sequences = sequences,
-                     .draws = sequences,
-                     .scored = plan.max_scored(),
-                     .hidden = plan.max_hidden(),
-                     .tails = plan.max_tokens(),
-                     .table_width = plan.table_width()});
-  return largest.bytes;
-}
-
-StepCompute::Layout::Layout(std::byte* memory, const StepArrays& arrays, int64_t table_width, const ResultShape& shape)
-    : results(shape), adjusts(arrays.adjusts), counts(!arrays.counted.empty()) {
-  const Sizes sizes = sizes_of(arrays, table_width, shape);
-  take_from(memory, arrays, sizes);
-  tail.batch.states = batch.states;
-  tail.batch.page_table = batch.page_table;
-  batch.tokens = sizes.tokens;
-  batch.sequences = sizes.sequences;
-  batch.singles = arrays.singles;
-  batch.max_length = (arrays.max_length + kLengthStep - 1) / kLengthStep * kLengthStep;
-  tail.batch.tokens = sizes.tails;
-  tail.batch.sequences = sizes.sequences;
-  tail.batch.singles = arrays.singles;
-  tail.batch.max_length = batch.max_length;
-}
 
 StepResults::StepResults(std::byte* memory, const ResultShape& shape) {
   ArrayLayout layout(memory);
@@ -136,7 +59,7 @@ StepResults::StepResults(std::byte* memory, const ResultShape& shape) {
 }
 
 ResultShape StepCompute::result_shape(const StepArrays& arrays) const {
-  return {.draws = std::ssize(arrays.draw_rows),
+  return {.draws = std::ssize(arrays.last_rows),
           .scored = std::ssize(arrays.scored_rows),
           .hidden = std::ssize(arrays.hidden_rows),
           .top_k = arrays.top || !plan_.live ? plan_.top_k : 0};
@@ -146,36 +69,30 @@ StepCompute::StepCompute(const StageLinks& links, const GenerationPlan& plan, DT
     : links_(links),
       plan_(plan),
       caches_(links.backend, links.stage().config(), links.stage().layers(), compute, plan.limits.caches),
-      memory_(links.backend) {
+      runner_(links, compute,
+              {.tokens = plan.max_tokens(),
+               .tail_rows = tail_rows(plan, links.stage().config(), links.stage().layers()),
+               .array_bytes = max_array_bytes(plan)},
+              head_rows()) {
   Backend& backend = links.backend;
   const Stage& stage = links.stage();
-  const int64_t max_tokens = plan.max_tokens(), max_sequences = plan.limits.max_sequences;
-  const size_t array_bytes = Layout::max_bytes(plan);
+  const int64_t max_sequences = plan.limits.max_sequences;
   if (!backend.memory_is_host_memory()) uploads_ = backend.create_stream();
   const ResultShape largest{max_sequences, plan.max_scored(), plan.max_hidden(), plan.top_k};
   const size_t result_bytes = StepResults(nullptr, largest).bytes;
   for (StepBuffer& buffer : buffers_) {
-    buffer.residual = memory_.allocate(compute, {max_tokens, stage.config().hidden});
-    if (const int64_t rows = tail_rows(plan, stage.config(), stage.layers()); rows > 0)
-      buffer.tail = memory_.allocate(compute, {rows, stage.config().hidden});
-    buffer.staging = backend.allocate_host(array_bytes);
-    buffer.arrays = backend.allocate(array_bytes);
+    runner_.allocate(buffer);
     buffer.uploaded = backend.create_event();
-    buffer.computed = backend.create_event();
     if (!stage.last()) continue;
     buffer.results = backend.allocate_host(result_bytes);
     if (largest.hidden > 0)
       buffer.hidden = backend.allocate_host(Tensor(nullptr, compute, {largest.hidden, stage.config().hidden}).bytes());
   }
-  const int64_t rows = stage.last() ? std::min(plan.result_rows(), kHeadRows) : 0;
-  if (stage.last()) {
-    results_ = backend.allocate(result_bytes);
-    logits_ = memory_.allocate(DType::kF32, {rows, stage.config().vocab});
-    allocate_adjustments(std::min(max_sequences, kHeadRows));
-  }
-  const StageMemory cost = stage_memory(stage.config(), stage.layers(), compute, compute, max_tokens, rows);
-  scratch_ = Scratch(backend.allocate(cost.scratch_bytes));
-  working_bytes_ += cost.scratch_bytes + kBuffers * array_bytes + (stage.last() ? result_bytes : 0);
+  if (!stage.last()) return;
+  results_ = backend.allocate(result_bytes);
+  result_bytes_ = result_bytes;
+  logits_ = runner_.memory().allocate(DType::kF32, {head_rows(), stage.config().vocab});
+  allocate_adjustments(std::min(max_sequences, kHeadRows));
 }
 
 uint64_t GenerationPlan::tail_bytes(const ModelConfig& config, LayerRange layers, DType compute) const {
@@ -184,7 +101,12 @@ uint64_t GenerationPlan::tail_bytes(const ModelConfig& config, LayerRange layers
 
 uint64_t GenerationPlan::prefix_bytes() const {
   if (!counts || !limits.caches.keeps_prefixes) return 0;
-  return PrefixLayout(nullptr, std::max(longest, limits.counted_prefixes), limits.max_sequences).bytes;
+  const auto sequences = static_cast<size_t>(limits.max_sequences);
+  BatchArrays largest;
+  largest.positions.resize(static_cast<size_t>(std::max(longest, limits.counted_prefixes)));
+  largest.offsets.resize(sequences + 1);
+  largest.keepers.resize(2 * sequences);
+  return BatchTensors(largest, largest.positions, nullptr).bytes;
 }
 
 uint64_t GenerationPlan::adjustment_bytes(int64_t vocab) const {
@@ -197,15 +119,15 @@ uint64_t GenerationPlan::adjustment_bytes(int64_t vocab) const {
 // Last stage.
 void StepCompute::allocate_adjustments(int64_t rows) {
   const int64_t slots = plan_.limits.caches.slots, vocab = links_.stage().config().vocab;
-  if (plan_.adjusts()) adjusted_ = memory_.allocate(DType::kF32, {rows, vocab});
-  if (plan_.counts) adjustments_.counts = memory_.allocate(DType::kI32, {slots, vocab});
+  if (plan_.adjusts()) adjusted_ = runner_.memory().allocate(DType::kF32, {rows, vocab});
+  if (plan_.counts) adjustments_.counts = runner_.memory().allocate(DType::kI32, {slots, vocab});
   if (const size_t bytes = plan_.prefix_bytes(); bytes > 0) {
     prefixes_ = links_.backend.allocate(bytes);
     for (StepBuffer& buffer : buffers_) buffer.prefixes = links_.backend.allocate_host(bytes);
-    working_bytes_ += bytes;
+    result_bytes_ += bytes;
   }
   if (plan_.edits == 0) return;
-  adjustments_.edits = memory_.allocate(DType::kI32, {slots, plan_.edits, kEditWords});
+  adjustments_.edits = runner_.memory().allocate(DType::kI32, {slots, plan_.edits, kEditWords});
   for (StepBuffer& buffer : buffers_)
     buffer.edits = links_.backend.allocate_host(static_cast<size_t>(plan_.limits.max_sequences) *
                                                 adjustments_.edits.at(0).bytes());
@@ -226,14 +148,12 @@ void StepCompute::upload_edits(const StepArrays& arrays, const StepBuffer& buffe
 }
 
 void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& ids, int buffer_index) {
-  const StepBuffer& buffer = at(buffer_index);
-  const ResultShape results = result_shape(arrays);
-  Layout host(buffer.staging.data(), arrays, plan_.table_width(), results);
-  host.for_each_array(
-      arrays, links_.first() ? ids : arrays.counted, Layout::sizes_of(arrays, plan_.table_width(), results),
-      [](const Tensor& tensor, const auto& values, std::initializer_list<int64_t>) { fill(tensor, values); });
+  StepBuffer& buffer = buffers_[static_cast<size_t>(buffer_index)];
+  buffer.uploaded_arrays = fill_arrays(arrays, links_.first() ? ids : arrays.counted,
+                                       {buffer.staging.data(), buffer.staging.bytes()}, buffer.arrays.data());
   Stream& compute = links_.backend.compute();
-  links_.backend.copy(uploads_ ? *uploads_ : compute, buffer.arrays.data(), buffer.staging.data(), host.bytes);
+  links_.backend.copy(uploads_ ? *uploads_ : compute, buffer.arrays.data(), buffer.staging.data(),
+                      buffer.uploaded_arrays.bytes);
   if (uploads_) {
     uploads_->record(*buffer.uploaded);
     compute.wait(*buffer.uploaded);
@@ -245,58 +165,37 @@ void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& i
 
 // Last stage: the tokens that sequences have from the prefix cache are counted before the first ones that they feed.
 void StepCompute::count_prefixes(const StepArrays& arrays, const StepBuffer& buffer) {
-  const auto& [ids, positions, offsets, keepers] = arrays.prefixes;
-  if (ids.empty()) return;
-  const int64_t tokens = std::ssize(ids), sequences = std::ssize(offsets) - 1;
-  const PrefixLayout host(buffer.prefixes.data(), tokens, sequences);
-  expect(host.bytes <= buffer.prefixes.bytes(), "StepCompute: longer prefixes than the plan has room for");
-  fill(host.ids, ids);
-  fill(host.batch.positions, positions);
-  fill(host.batch.offsets, offsets);
-  fill(host.keepers, keepers);
+  const StepArrays::Prefixes& prefixes = arrays.prefixes;
+  if (prefixes.ids.empty()) return;
+  const BatchTensors layout =
+      fill_arrays(prefixes, prefixes.ids, {buffer.prefixes.data(), buffer.prefixes.bytes()}, prefixes_.data());
   Stream& compute = links_.backend.compute();
-  links_.backend.copy(compute, prefixes_.data(), buffer.prefixes.data(), host.bytes);
-  compute.submit([this, tokens, sequences] {
-    const PrefixLayout layout(prefixes_.data(), tokens, sequences);
+  links_.backend.copy(compute, prefixes_.data(), buffer.prefixes.data(), layout.bytes);
+  compute.submit([this, layout] {
     links_.backend.ops().count_tokens(layout.ids, layout.keepers, layout.batch, adjustments_.counts);
   });
 }
 
-Tensor StepCompute::input(int buffer, const StepArrays& arrays) const {
-  const Stage& stage = links_.stage();
-  return at(buffer).residual.rows(0, gets_tails(stage.config(), stage.layers()) ? arrays.tokens_left() : arrays.tokens);
+BatchRows StepCompute::rows(const StepBuffer& buffer, int64_t tokens, int64_t tails) const {
+  const ModelConfig& config = links_.stage().config();
+  const LayerRange layers = links_.stage().layers();
+  BatchRows rows{.residual = buffer.residual.rows(0, tails > 0 && gets_tails(config, layers) ? tails : tokens)};
+  if (tails > 0 && cuts_tails(config, layers)) rows.tail = buffer.tail.rows(0, tails);
+  return rows;
 }
-Tensor StepCompute::output(int buffer, const StepArrays& arrays) const {
-  const Stage& stage = links_.stage();
-  if (!arrays.cut() || !cuts_tails(stage.config(), stage.layers())) return input(buffer, arrays);
-  return at(buffer).tail.rows(0, arrays.tails.tokens());
+
+BatchRows StepCompute::rows(int buffer, const StepArrays& arrays) const {
+  return rows(at(buffer), arrays.tokens, arrays.tails.tokens());
 }
 
 // The stage's work between receiving a step's hidden states and sending them: embedding, layers, results.
 void StepCompute::compute(const Layout& layout, const StepBuffer& buffer) {
   if (plan_.limits.runs_ahead()) links_.backend.ops().insert_drawn(layout.ids, drawn_ids());
-  if (links_.first())
-    links_.stage().embed(links_.backend.ops(), layout.ids, buffer.residual.rows(0, layout.batch.tokens));
-  const Tensor residual = forward(layout, buffer);
-  if (links_.last()) give_results(layout, residual, buffer);
-}
-
-// Returns where the stage's result is.
-Tensor StepCompute::forward(const Layout& layout, const StepBuffer& buffer) {
-  const Stage& stage = links_.stage();
-  const bool cut = layout.tail.batch.tokens > 0, gets = cut && gets_tails(stage.config(), stage.layers());
-  const Batch& batch = gets ? layout.tail.batch : layout.batch;
-  const Tensor residual = buffer.residual.rows(0, batch.tokens);
-  Tail tail = layout.tail;
-  const bool cuts = cut && cuts_tails(stage.config(), stage.layers());
-  if (cuts) tail.residual = buffer.tail.rows(0, tail.batch.tokens);
-  stage.forward({.ops = links_.backend.ops(),
-                 .scratch = scratch_,
-                 .residual = residual,
-                 .batch = batch,
-                 .tail = cuts ? &tail : nullptr,
-                 .caches = &caches_});
-  return cuts ? tail.residual : residual;
+  const BatchRows own = rows(buffer, layout.batch.tokens, layout.tail.batch.tokens);
+  BatchTensors arrays = layout;
+  if (own.residual.dim(0) < layout.batch.tokens) arrays.batch = layout.tail.batch;  // only tails come in
+  runner_.forward(links_.stage(), arrays, own, &caches_);
+  if (links_.last()) give_results(layout, own.result(), buffer);
 }
 
 // Last stage: where the tokens lie that the newest step has drawn.
@@ -315,7 +214,7 @@ void StepCompute::give_results(const Layout& layout, const Tensor& residual, con
   std::byte* host = buffer.hidden.data();
   for (int64_t first = 0; first < shape.hidden; first += kHeadRows) {
     const Tensor rows = layout.hidden_rows.rows(first, std::min(kHeadRows, shape.hidden - first));
-    const Tensor states = links_.stage().hidden_states(backend.ops(), residual, rows, scratch_);
+    const Tensor states = links_.stage().hidden_states(backend.ops(), residual, rows, runner_.scratch());
     backend.copy_to_host(host, states);
     host += states.bytes();
   }
@@ -328,7 +227,7 @@ void StepCompute::score(const Layout& layout, const Tensor& residual, const Step
     const int64_t count = std::min(kHeadRows, layout.results.scored - first);
     const Tensor logits = logits_.rows(0, count);
     const StepResults::Tokens& own = results.scored;
-    links_.stage().head(ops, residual, layout.scored_rows.rows(first, count), scratch_, logits);
+    links_.stage().head(ops, residual, layout.scored_rows.rows(first, count), runner_.scratch(), logits);
     ops.target_log_probs(logits, layout.targets.rows(first, count), own.log_probs.rows(first, count),
                          own.ids.rows(first, count));
     if (own.top_ids) ops.top_log_probs(logits, own.top_ids.rows(first, count), own.top_log_probs.rows(first, count));
@@ -343,9 +242,9 @@ void StepCompute::draw(const Layout& layout, const Tensor& residual, const StepR
     const Tensor logits = logits_.rows(0, count);
     const Tensor own_draws = layout.draws.rows(first, count), rules = layout.rules.rows(first, count);
     if (layout.decodes())
-      links_.stage().head(ops, residual.rows(first, count), {}, scratch_, logits);
+      links_.stage().head(ops, residual.rows(first, count), {}, runner_.scratch(), logits);
     else
-      links_.stage().head(ops, residual, layout.draw_rows.rows(first, count), scratch_, logits);
+      links_.stage().head(ops, residual, layout.last_rows.rows(first, count), runner_.scratch(), logits);
     Tensor adjusted;
     if (layout.adjusts) {
       adjusted = adjusted_.rows(0, count);
@@ -374,13 +273,14 @@ Recording* StepCompute::recording_of(const Shape& shape, const Layout& layout, c
 void StepCompute::enqueue(const StepArrays& arrays, int buffer_index, int64_t step,
                           const std::function<void()>& wait_until_computed) {
   const StepBuffer& buffer = at(buffer_index);
-  const ResultShape results = result_shape(arrays);
-  const Layout layout(buffer.arrays.data(), arrays, plan_.table_width(), results);
+  Layout layout{buffer.uploaded_arrays, result_shape(arrays), arrays.adjusts, !arrays.counted.empty()};
+  const int64_t max_length = (arrays.max_length + kLengthStep - 1) / kLengthStep * kLengthStep;
+  layout.batch.max_length = layout.tail.batch.max_length = max_length;
   Recording* recording = nullptr;
-  if (layout.decodes() && results.hidden == 0)
+  if (layout.decodes() && layout.results.hidden == 0)
     recording = recording_of(
-        {buffer_index, layout.batch.tokens, layout.batch.max_length, results.top_k, layout.adjusts, layout.counts},
-        layout, buffer, wait_until_computed);
+        {buffer_index, layout.batch.tokens, max_length, layout.results.top_k, layout.adjusts, layout.counts}, layout,
+        buffer, wait_until_computed);
   links_.backend.compute().submit(
       [this, layout, &buffer, recording] {
         if (recording != nullptr)

@@ -11,9 +11,8 @@
 #include <vector>
 
 #include "comm/channel.h"
-#include "kernels/tensor_memory.h"
 #include "stage/generation/scheduler.h"
-#include "stage/pipeline/stage_run.h"
+#include "stage/pipeline/model_runner.h"
 
 namespace lfm2 {
 
@@ -79,10 +78,8 @@ class StepCompute {
   StepCompute& operator=(const StepCompute&) = delete;
   ~StepCompute() { links_.backend.compute().drain(); }
 
-  // The hidden states of a step in one of the stage's two buffers: what is received and computed in place, and what is
-  // sent, which is the same but where the stage cuts the tails.  [tokens, hidden] act
-  Tensor input(int buffer, const StepArrays& arrays) const;
-  Tensor output(int buffer, const StepArrays& arrays) const;
+  // The hidden states of a step in one of the stage's two buffers.
+  BatchRows rows(int buffer, const StepArrays& arrays) const;
   Event& computed(int buffer) const { return *at(buffer).computed; }
   bool all_computed() const { return computed(0).done() && computed(1).done(); }
   // Copies the arrays of a step to the device, into the buffer of a step that is computed. `ids` are the step's tokens
@@ -95,44 +92,24 @@ class StepCompute {
   // Last stage: the results in `buffer`, whose step must be computed.
   StepResults results(int buffer, const ResultShape& shape) const;
 
-  uint64_t activation_bytes() const { return memory_.bytes() + working_bytes_; }
+  uint64_t activation_bytes() const { return runner_.bytes() + result_bytes_; }
   uint64_t cache_bytes() const { return caches_.bytes(); }
 
  private:
-  // Where the arrays of a step lie, on the device or in its staging memory.
-  struct Layout {
-    Tensor ids, keepers, draw_rows, draws, draw_slots, rules, scored_rows, targets, hidden_rows;
-    Batch batch;
-    Tail tail;  // without its residual; no tokens where all of them go on
-    size_t bytes = 0;
+  // A step whose arrays lie on the device.
+  struct Layout : BatchTensors {
     ResultShape results;
     bool adjusts = false, counts = false;  // whether a token is drawn from adjusted logits; whether any is counted
-    // Whether a token is drawn behind every row, each of which is its sequence's only one.
+    // Whether a token is drawn after every row, each of which is its sequence's only one.
     bool decodes() const { return batch.singles == batch.tokens && results.draws == batch.tokens; }
-    Layout() = default;
-    Layout(std::byte* memory, const StepArrays& arrays, int64_t table_width, const ResultShape& shape);
-    static size_t max_bytes(const GenerationPlan& plan);
-
-    // How many elements of each kind the arrays have.
-    struct Sizes {
-      int64_t tokens, sequences, draws, scored, hidden, tails, table_width;
-    };
-    // The one list of the arrays: calls each(tensor, what fills it, its dimensions).
-    void for_each_array(const StepArrays& arrays, const std::vector<int32_t>& own_ids, const Sizes& sizes,
-                        const auto& each);
-    void take_from(std::byte* memory, const StepArrays& arrays, const Sizes& sizes);
-    static Sizes sizes_of(const StepArrays& arrays, int64_t table_width, const ResultShape& shape);
   };
-  struct StepBuffer {
-    Tensor residual;  // [max_tokens, hidden] act
-    Tensor tail;      // [tail_rows, hidden] act, where the stage cuts the tails
-    Buffer staging;   // host: the step's arrays on their way to the device
-    Buffer arrays;    // device: the step's arrays
-    Buffer edits;     // host, last stage: the edits of sequences that begin, on their way to the device
-    Buffer prefixes;  // host, last stage: StepArrays::prefixes, on their way to the device
-    Buffer results;   // host, last stage: StepResults
-    Buffer hidden;    // host, last stage: hidden states that are handed out
-    std::unique_ptr<Event> uploaded, computed;
+  struct StepBuffer : BatchBuffer {
+    BatchTensors uploaded_arrays;  // on the device
+    Buffer edits;                  // host, last stage: the edits of sequences that begin, on their way to the device
+    Buffer prefixes;               // host, last stage: StepArrays::prefixes, on their way to the device
+    Buffer results;                // host, last stage: StepResults
+    Buffer hidden;                 // host, last stage: hidden states that are handed out
+    std::unique_ptr<Event> uploaded;
   };
   // Steps of equal shape enqueue the same work, which is recorded once the shape has come several times.
   struct Shape {
@@ -145,8 +122,10 @@ class StepCompute {
     std::unique_ptr<Recording> work;
   };
 
+  int64_t head_rows() const { return links_.last() ? std::min(plan_.result_rows(), kHeadRows) : 0; }
   const StepBuffer& at(int buffer) const { return buffers_[static_cast<size_t>(buffer)]; }
-  Tensor forward(const Layout& layout, const StepBuffer& buffer);
+  // Of a step with these numbers of tokens and of tails; no tails: all tokens are kept.
+  BatchRows rows(const StepBuffer& buffer, int64_t tokens, int64_t tails) const;
   void compute(const Layout& layout, const StepBuffer& buffer);
   void allocate_adjustments(int64_t rows);
   void upload_edits(const StepArrays& arrays, const StepBuffer& buffer);
@@ -161,8 +140,8 @@ class StepCompute {
   const StageLinks links_;
   const GenerationPlan plan_;
   Caches caches_;
-  TensorMemory memory_;
-  uint64_t working_bytes_ = 0;  // bytes of the scratch, and of the arrays of a step
+  ModelRunner runner_;
+  uint64_t result_bytes_ = 0;  // of results_ and prefixes_
   std::array<StepBuffer, kBuffers> buffers_;
   // Brings the arrays of steps to the device. Null where the host's memory is the device's: there, a further thread
   // would take longer than the copy.
@@ -172,7 +151,6 @@ class StepCompute {
   Tensor logits_;            // [kHeadRows, vocab] fp32, last stage
   Tensor adjusted_;          // the same, where a rule may adjust logits
   Adjustments adjustments_;  // last stage, where a rule may need them
-  Scratch scratch_;
   std::map<Shape, Recorded> recordings_;
 };
 

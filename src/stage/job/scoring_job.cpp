@@ -173,12 +173,13 @@ JobPlan ScoringJob::sizes_of(const std::vector<LayerRange>& cut) const {
                      slot_bytes(job_.config(), piece);
   }
   const int buffers = Schedule(job_.shape(cut), job_.pipeline.rank(), plan_.micro_batches).buffers();
-  const BufferExtras extras = buffer_extras(job_.config(), job_.pieces(cut), plan_, job_.options.results);
+  const BufferSizes sizes = scoring_buffers(job_.config(), job_.pieces(cut), plan_, job_.options.results);
   return {.cut = cut,
           .tokens = plan_.max_tokens,
           .rows = plan_.max_rows(job_.options.results),
           .buffers = buffers,
-          .job_bytes = cache_bytes + static_cast<uint64_t>(buffers) * extras.bytes(job_.config(), job_.compute) +
+          .job_bytes = cache_bytes +
+                       static_cast<uint64_t>(buffers) * sizes.extra_bytes(job_.config().hidden, job_.compute) +
                        (micro_batches_ ? micro_batches_->memory_bytes() : 0),
           .options = "--micro-batch"};
 }

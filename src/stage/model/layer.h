@@ -23,9 +23,8 @@ class Layer {
 
  private:
   Norm operator_norm_, ffn_norm_;
-  bool is_last_;  // of the model
-  int64_t
-      tail_length_;  // of the last attention: the tokens of each sample that go on, where the pass has a tail; else 0
+  bool is_last_;         // of the model
+  int64_t tail_length_;  // of the last attention: tokens of each sample that a tail keeps; of other layers 0
   std::optional<std::variant<ShortConv, Attention>> mixer_;
   std::optional<std::variant<Mlp, Moe>> ffn_;
 };

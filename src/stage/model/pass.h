@@ -13,26 +13,26 @@ struct Pass {
   Scratch& scratch;
   Tensor residual;  // [tokens, hidden] act: each block is added to it in place
   Batch batch;
-  // After the last attention the pass goes on with tail->residual and tail->batch.
+  // After the last attention the pass continues with tail->residual and tail->batch.
   const Tail* tail = nullptr;
   // The tokens continue the cached sequences. After the cut the tails do so, too, where their batch has states.
   const Caches* caches = nullptr;
-  // The feed-forward of the model's last layer goes on with wanted->residual.
+  // The feed-forward of the model's last layer continues with wanted->residual.
   const WantedRows* wanted = nullptr;
   LayerSpan span = {};  // some of the stage's layers alone
 
   // Set on the way, by Stage and the layers.
   const LayerCache* cache = nullptr;  // of this layer, where there are caches
-  Tensor normed = {};                 // [tokens, hidden] act: where the norm in front of a token mixer goes
+  Tensor normed = {};                 // [tokens, hidden] act: where the norm before a token mixer goes
   bool is_normed = false;             // whether it is there
 
-  // Goes on with these rows of the residual stream, in `into`.  rows [count] int32, into [count, hidden] act
+  // Continues with these rows of the residual stream, in `into`.  rows [count] int32, into [count, hidden] act
   void keep(const Tensor& rows, const Tensor& into) {
     ops.gather_rows(residual, rows, into);
     residual = into;
     normed = normed.rows(0, into.dim(0));
   }
-  // Goes on with the tails. Returns their rows of `mixed` [tokens, columns] act.
+  // Continues with the tails. Returns their rows of `mixed` [tokens, columns] act.
   Tensor cut_tails(const Tensor& mixed) {
     const Tensor kept = scratch.take(mixed.dtype, {tail->rows.dim(0), mixed.dim(1)});
     ops.gather_rows(mixed, tail->rows, kept);
@@ -41,7 +41,7 @@ struct Pass {
     if (!batch.states) caches = nullptr;
     return kept;
   }
-  // Computes the norm in front of a token mixer, unless it is there or best left to the product after it.
+  // Computes the norm before a token mixer, unless it is there or best left to the product after it.
   void norm_in_front(const Norm& norm) {
     if (is_normed || ops.norms_in_passing(residual)) return;
     ops.rms_norm(residual, norm.weight, norm.eps, normed);

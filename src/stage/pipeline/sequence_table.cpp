@@ -62,17 +62,15 @@ void SequenceTable::give_page(Sequence& sequence, int32_t page, bool has_prefix)
 
 // Takes the counted tokens of prefixes out of the step, and returns where those of its entries begin.
 SequenceTable::Counted SequenceTable::count_prefixes(const Step& step, StepArrays& arrays) const {
-  auto& [ids, positions, offsets, keepers] = arrays.prefixes = {};
-  offsets.push_back(0);
+  StepArrays::Prefixes& prefixes = arrays.prefixes;
   auto counted = step.counted.begin();
   for (const Admission& one : step.admitted) {
     if (one.cached == 0 || !one.request.rule.counts()) continue;
     expect(step.counted.end() - counted >= one.cached, "SequenceTable: a step without the tokens that are counted");
-    ids.insert(ids.end(), counted, counted + one.cached);
+    prefixes.ids.insert(prefixes.ids.end(), counted, counted + one.cached);
     counted += one.cached;
-    for (int32_t position = 0; position < one.cached; ++position) positions.push_back(position);
-    offsets.push_back(static_cast<int32_t>(ids.size()));
-    keepers.insert(keepers.end(), {one.slot, one.prompt});
+    prefixes.add(0, one.cached);
+    prefixes.keepers.insert(prefixes.keepers.end(), {one.slot, one.prompt});
   }
   return counted;
 }
@@ -82,22 +80,21 @@ int64_t SequenceTable::used_slots() const {
 }
 
 void StepArrays::clear() {
-  tokens = singles = max_length = 0;
-  top = adjusts = false;
-  for (auto* list : {&positions, &offsets, &sequence_of, &states, &page_table, &draw_rows, &draws, &draw_slots,
-                     &counted, &keepers, &scored_rows, &targets, &hidden_rows})
-    list->clear();
-  for (auto* list : {&tails.rows, &tails.positions, &tails.offsets, &tails.sequence_of}) list->clear();
-  for (auto* list : {&scored_of, &hidden_of}) list->clear();
-  draw_rules.clear();
+  BatchArrays::clear();
+  prefixes.clear();
+  prefixes.ids.clear();
+  counted.clear();
   edits.clear();
+  scored_of.clear();
+  hidden_of.clear();
+  top = adjusts = false;
 }
 
 // Adds the rows of the entry that are asked for, where it feeds tokens of a prompt.
 void SequenceTable::ask_prompt(const Sequence& sequence, const StepEntry& entry, StepArrays& arrays) {
   const int64_t first = sequence.cached, end = std::min(first + entry.count, sequence.prompt);
   const auto row_of = [&](int64_t position) { return static_cast<int32_t>(arrays.tokens + position - first); };
-  // The row of a token says how likely the next one is; behind the last one of the prompt a token is drawn.
+  // The row of a token says how likely the next one is; after the last one of the prompt a token is drawn.
   if (sequence.request.prompt_log_probs && std::min(end, sequence.prompt - 1) > first) {
     const int64_t scored = std::min(end, sequence.prompt - 1) - first;
     for (int64_t position = first; position < first + scored; ++position) {
@@ -113,9 +110,9 @@ void SequenceTable::ask_prompt(const Sequence& sequence, const StepEntry& entry,
   if (from < end) arrays.hidden_of.push_back({entry.slot, static_cast<int32_t>(end - from)});
 }
 
-// Where rows of prompts are wanted, all tokens go on. The tokens of a sequence that has no more than its tail in this
-// step go on from its states. A tail with tokens before it in this step begins as a sample does, because its states are
-// those of earlier tokens.
+// Where rows of prompts are wanted, all tokens are kept. The tokens of a sequence that has no more than its tail in
+// this step continue from its states. A tail with tokens before it in this step begins as a sample does, because its
+// states are those of earlier tokens.
 void SequenceTable::cut_tails(StepArrays& arrays) const {
   if (tail_length_ == 0 || !arrays.scored_rows.empty() || !arrays.hidden_rows.empty()) return;
   const auto length = [&](size_t sequence) { return arrays.offsets[sequence + 1] - arrays.offsets[sequence]; };
@@ -124,18 +121,13 @@ void SequenceTable::cut_tails(StepArrays& arrays) const {
   for (size_t i = 0; i < sequences; ++i) longest = std::max<int64_t>(longest, length(i));
   if (longest <= tail_length_) return;
   StepArrays::Tails& tails = arrays.tails;
-  tails.offsets.push_back(0);
   for (size_t i = 0; i < sequences; ++i) {
-    const auto kept = static_cast<int32_t>(std::min<int64_t>(length(i), tail_length_));
-    const int32_t first = arrays.offsets[i + 1] - kept;
-    for (int32_t j = 0; j < kept; ++j) {
-      tails.rows.push_back(first + j);
-      tails.positions.push_back(kept < length(i) ? j : arrays.positions[static_cast<size_t>(first + j)]);
-      tails.sequence_of.push_back(static_cast<int32_t>(i));
-    }
-    tails.offsets.push_back(static_cast<int32_t>(tails.tokens()));
+    const int64_t kept = std::min<int64_t>(length(i), tail_length_);
+    const int32_t first = kept < length(i) ? 0 : arrays.positions[static_cast<size_t>(arrays.offsets[i])];
+    arrays.keep_tail(static_cast<int64_t>(i), kept, first);
+    tails.sequence_of.resize(tails.rows.size(), static_cast<int32_t>(i));
   }
-  for (int32_t& row : arrays.draw_rows) {  // each is the last one of its sequence
+  for (int32_t& row : arrays.last_rows) {  // each is the last one of its sequence
     const int32_t sequence = arrays.sequence_of[static_cast<size_t>(row)];
     row = tails.offsets[static_cast<size_t>(sequence) + 1] - 1;
   }
@@ -146,11 +138,11 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
   for (const Admission& one : step.admitted) admit(one);
   for (const AddedPage& one : step.added) give_page(used(one.slot), one.page, false);
   arrays.clear();
+  arrays.table_width = table_width;
   for (const Admission& one : step.admitted)
     if (std::vector<LogitEdit> edits = edits_of(one.request); !edits.empty())
       arrays.edits.emplace_back(one.slot, std::move(edits));
   Counted counted = count_prefixes(step, arrays);
-  arrays.offsets.push_back(0);
   arrays.page_table.reserve(step.entries.size() * static_cast<size_t>(table_width));
   for (const StepEntry& entry : step.entries) {
     Sequence& sequence = used(entry.slot);
@@ -159,14 +151,6 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     const auto pages = static_cast<int64_t>(sequence.pages.size());
     expect(pages >= pages_for(end, shape_.page), "SequenceTable: a sequence without the pages that it needs");
     expect(pages <= table_width, "SequenceTable: a sequence grows beyond the longest one");
-    const auto index = static_cast<int32_t>(arrays.sequences());
-    if (entry.count == 1 && arrays.singles == index) ++arrays.singles;
-    for (int64_t position = sequence.cached; position < end; ++position) {
-      arrays.positions.push_back(static_cast<int32_t>(position));
-      arrays.sequence_of.push_back(index);
-    }
-    arrays.page_table.insert(arrays.page_table.end(), sequence.pages.begin(), sequence.pages.end());
-    arrays.page_table.resize(arrays.page_table.size() + static_cast<size_t>(table_width - pages), 0);
     arrays.keepers.insert(arrays.keepers.end(),
                           {sequence.request.rule.counts() ? entry.slot : -1, static_cast<int32_t>(sequence.prompt)});
     if (sequence.request.rule.counts()) {
@@ -177,14 +161,11 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     }
     ask_prompt(sequence, entry, arrays);
     const int32_t after = sequence.conv_state == 2 * entry.slot ? 2 * entry.slot + 1 : 2 * entry.slot;
-    arrays.states.insert(arrays.states.end(), {sequence.conv_state, after});
+    arrays.add_cached(sequence.cached, entry.count, sequence.pages, sequence.conv_state, after);
     sequence.conv_state = after;
     sequence.cached = end;
-    arrays.tokens += entry.count;
-    arrays.offsets.push_back(static_cast<int32_t>(arrays.tokens));
-    arrays.max_length = std::max(arrays.max_length, end);
     if (!sequence.draws()) continue;
-    arrays.draw_rows.push_back(static_cast<int32_t>(arrays.tokens - 1));
+    arrays.last_rows.push_back(static_cast<int32_t>(arrays.tokens - 1));
     arrays.draws.insert(arrays.draws.end(), {sequence.request.draw, static_cast<int32_t>(sequence.drawn())});
     arrays.draw_slots.push_back(entry.slot);
     arrays.draw_rules.push_back(sequence.request.rule);
@@ -192,6 +173,7 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     arrays.adjusts |= sequence.request.rule.adjusts(static_cast<int32_t>(sequence.drawn()));
   }
   expect(counted == step.counted.end(), "SequenceTable: a step with more counted tokens than its entries have");
+  if (!arrays.counted.empty()) arrays.counted.resize(static_cast<size_t>(arrays.tokens), 0);
   cut_tails(arrays);
 }
 

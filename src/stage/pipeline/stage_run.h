@@ -76,6 +76,11 @@ struct StageLinks {
   bool first() const { return index == 0; }
   bool last() const { return index + 1 == stages; }
   const Stage& stage() const { return pieces.front(); }  // where the rank has only one piece
+  std::vector<LayerRange> layers() const {               // of each piece
+    std::vector<LayerRange> ranges;
+    for (const Stage& piece : pieces) ranges.push_back(piece.layers());
+    return ranges;
+  }
   PipelineShape shape() const { return {.stages = stages, .pieces = std::ssize(pieces)}; }
 };
 

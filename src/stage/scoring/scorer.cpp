@@ -5,9 +5,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "stage/model/memory_plan.h"
-#include "stage/pipeline/array_layout.h"
-
 namespace lfm2 {
 
 CacheShape shape_of_caches(int64_t longest) {
@@ -17,39 +14,43 @@ CacheShape shape_of_caches(int64_t longest) {
 
 namespace {
 
-// An upper bound: for each token its id, its position, its row in the tail and its position there; for each sample two
-// lists of offsets and its last row; for each scored token its row and its id.
+// The arrays of the largest micro-batch: for each token its id, its position, its row in the tail and its position
+// there; for each sample two lists of offsets and its last row; for each scored token its row and its id.
 size_t max_array_bytes(const BatchPlan& plan) {
-  size_t bytes = 4 * ArrayLayout::bytes_for(plan.max_tokens) + 3 * ArrayLayout::bytes_for(plan.max_samples + 1) +
-                 2 * ArrayLayout::bytes_for(plan.max_scored);
-  // Of a part: for each token its sequence, the pages, and the rows of the states.
-  if (plan.longest_in_parts > 0)
-    bytes += ArrayLayout::bytes_for(plan.max_tokens) +
-             ArrayLayout::bytes_for(shape_of_caches(plan.longest_in_parts).pages) + ArrayLayout::bytes_for(2);
-  return bytes;
+  const auto tokens = static_cast<size_t>(plan.max_tokens), samples = static_cast<size_t>(plan.max_samples);
+  BatchArrays largest;
+  for (auto* list : {&largest.positions, &largest.tails.rows, &largest.tails.positions}) list->resize(tokens);
+  for (auto* list : {&largest.offsets, &largest.tails.offsets}) list->resize(samples + 1);
+  for (auto* list : {&largest.scored_rows, &largest.targets}) list->resize(static_cast<size_t>(plan.max_scored));
+  largest.last_rows.resize(samples);
+  if (plan.longest_in_parts > 0) {
+    largest.sequence_of.resize(tokens);
+    largest.page_table.resize(static_cast<size_t>(shape_of_caches(plan.longest_in_parts).pages));
+    largest.states.resize(2);
+  }
+  return BatchTensors(largest, largest.positions, nullptr).bytes;
 }
 
 }  // namespace
 
-BufferExtras buffer_extras(const ModelConfig& config, std::span<const LayerRange> pieces, const BatchPlan& plan,
-                           const ResultKind& kind) {
+BufferSizes scoring_buffers(const ModelConfig& config, std::span<const LayerRange> pieces, const BatchPlan& plan,
+                            const ResultKind& kind) {
   // Where there are late parts, the arrays of the whole micro-batch stand before those of its two parts.
-  BufferExtras extras{.array_bytes = max_array_bytes(plan) * (plan.late.samples > 0 ? 3 : 1)};
+  BufferSizes sizes{.tokens = plan.max_tokens, .array_bytes = max_array_bytes(plan) * (plan.late.samples > 0 ? 3 : 1)};
   const bool cuts =
       std::any_of(pieces.begin(), pieces.end(), [&](const LayerRange& piece) { return cuts_tails(config, piece); });
   if (cuts && kind.of_last_positions())
-    extras.tail_rows = std::min(plan.max_tokens, plan.max_samples * tail_length(config));
+    sizes.tail_rows = std::min(plan.max_tokens, plan.max_samples * tail_length(config));
   if (pieces.back().has_feed_forward(config.layers - 1) && kind.of_last_positions())
-    extras.wanted_rows = plan.max_samples;
-  return extras;
+    sizes.wanted_rows = plan.max_samples;
+  return sizes;
 }
 
 Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, ResultKind kind, bool traced)
     : links_(links),
       plan_(plan),
-      compute_(compute),
       kind_(kind),
-      memory_(links.backend),
+      runner_(links, compute, scoring_buffers(links.stage().config(), links.layers(), plan, kind), max_rows()),
       run_(
           links, RunUnit::kMicroBatch, traced,
           [this] {
@@ -59,20 +60,18 @@ Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, Re
   Backend& backend = links.backend;
   const ModelConfig& config = links.stage().config();
   tail_length_ = kind.of_last_positions() ? tail_length(config) : 0;
-  std::vector<LayerRange> layers;
+  const CacheShape shape = shape_of_caches(plan.longest_in_parts);
+  pages_.resize(static_cast<size_t>(shape.pages));
+  std::iota(pages_.begin(), pages_.end(), 0);
   for (const Stage& stage : links.pieces) {
     const LayerRange range = stage.layers();
-    layers.push_back(range);
-    const bool gets_tails = tail_length_ > 0 && lfm2::gets_tails(config, range);
     const Passage passage{.first_layer = stage.first(),
                           .last_layer = stage.last(),
                           .cuts_tails = tail_length_ > 0 && cuts_tails(config, range),
-                          .gets_tails = gets_tails,
-                          .caches = plan.longest_in_parts > 0 && !gets_tails};
+                          .gets_tails = tail_length_ > 0 && gets_tails(config, range)};
     pieces_.push_back({.stage = stage, .passage = passage, .caches = nullptr});
-    if (passage.caches)
-      pieces_.back().caches =
-          std::make_unique<Caches>(backend, config, range, compute, shape_of_caches(plan.longest_in_parts));
+    if (plan.longest_in_parts > 0 && !passage.gets_tails)
+      pieces_.back().caches = std::make_unique<Caches>(backend, config, range, compute, shape);
   }
   if (plan.late.samples > 0) {
     const int64_t last = tail_length_ > 0 ? last_attention_layer(config) : config.layers - 1;
@@ -80,23 +79,12 @@ Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, Re
                plan.late.layer <= last,
            "Scorer: no such late parts");
   }
-  const BufferExtras extras = buffer_extras(config, layers, plan, kind);
   buffers_.resize(static_cast<size_t>(Schedule(links.shape(), links.index, plan.micro_batches).buffers()));
   for (StageBuffer& buffer : buffers_) {
-    buffer.residual = memory_.allocate(compute, {plan.max_tokens, config.hidden});
-    if (extras.tail_rows > 0) buffer.tail = memory_.allocate(compute, {extras.tail_rows, config.hidden});
-    if (extras.wanted_rows > 0) buffer.wanted = memory_.allocate(compute, {extras.wanted_rows, config.hidden});
-    buffer.staging = backend.allocate_host(extras.array_bytes);
-    buffer.arrays = backend.allocate(extras.array_bytes);
-    buffer.computed = backend.create_event();
+    runner_.allocate(buffer);
     buffer.taken = backend.create_event();
   }
-  const bool gives = links.last() && kind.positions != Positions::kNone;
-  const int64_t rows = gives ? plan.max_rows(kind) : 0;
-  const StageMemory cost = stage_memory(config, layers, compute, compute, plan.max_tokens, rows);
-  scratch_ = Scratch(backend.allocate(cost.scratch_bytes));
-  working_bytes_ += cost.scratch_bytes + cost.result_bytes + buffers_.size() * extras.array_bytes;
-  if (gives) results_.emplace(backend, links.pieces.back(), kind, rows);
+  if (gives()) results_.emplace(backend, links.pieces.back(), kind, max_rows());
 }
 
 uint64_t Scorer::cache_bytes() const {
@@ -105,79 +93,31 @@ uint64_t Scorer::cache_bytes() const {
   return bytes;
 }
 
-Scorer::IndexArrays Scorer::lay_out(const Open& open, const Passage& passage, std::byte* memory) const {
+// Builds the index arrays of a micro-batch, or of a part of one, but its ids.
+void Scorer::build(const Open& open, const Passage& passage, Piece& piece) {
   const MicroBatch& samples = open.samples;
-  IndexArrays micro_batch;
-  micro_batch.samples = samples;
-  micro_batch.passage = passage;
-  int64_t kept_tokens = 0;
-  for (const int64_t length : open.content.lengths) {
-    const int64_t tail = kept(length, samples);
-    micro_batch.batch.max_length =
-        std::max(micro_batch.batch.max_length, passage.gets_tails ? tail : samples.past + length);
-    micro_batch.tail.max_length = std::max(micro_batch.tail.max_length, tail);
-    kept_tokens += tail;
-  }
-  const int64_t sequences = std::ssize(open.content.lengths);
-  ArrayLayout layout(memory);
-  const auto take_batch = [&](Batch& batch, int64_t tokens) {
-    batch.positions = layout.take_ints({tokens});
-    batch.offsets = layout.take_ints({sequences + 1});
-    batch.tokens = tokens;
-    batch.sequences = sequences;
-  };
-  if (passage.first_layer) micro_batch.ids = layout.take_ints({samples.tokens});
-  take_batch(micro_batch.batch, passage.gets_tails ? kept_tokens : samples.tokens);
-  if (passage.cuts_tails) {
-    micro_batch.tail_rows = layout.take_ints({kept_tokens});
-    take_batch(micro_batch.tail, kept_tokens);
-  }
-  if (samples.is_part() && passage.caches) {
-    Batch& batch = micro_batch.batch;
-    batch.singles = batch.tokens == 1 ? 1 : 0;
-    batch.sequence_of = layout.take_ints({batch.tokens});
-    batch.page_table = layout.take_ints({1, shape_of_caches(plan_.longest_in_parts).pages});
-    batch.states = layout.take_ints({1, 2});
-  }
-  micro_batch.last_rows = layout.take_ints({sequences});
-  if (kind_.score && passage.last_layer) {
-    micro_batch.scored_rows = layout.take_ints({samples.scored});
-    micro_batch.targets = layout.take_ints({samples.scored});
-  }
-  micro_batch.bytes = layout.bytes();
-  return micro_batch;
-}
-
-// The arrays of a micro-batch on the host, but its ids and what fill_part() fills.
-void Scorer::fill_arrays(const IndexArrays& host, const Open& open) const {
-  const MicroBatch& samples = host.samples;
-  const Passage& passage = host.passage;
-  // Appends `length` tokens of a sample, which count their positions from `first`, to the batch.
-  const auto add = [](const Batch& batch, int64_t sample, int64_t& token, int64_t length, int64_t first) {
-    for (int64_t position = first; position < first + length; ++position)
-      batch.positions.as<int32_t>()[token++] = static_cast<int32_t>(position);
-    batch.offsets.as<int32_t>()[sample + 1] = static_cast<int32_t>(token);
-  };
-  int64_t token = 0, tail_token = 0, tail_row = 0, scored_row = 0;
-  host.batch.offsets.as<int32_t>()[0] = 0;
-  if (passage.cuts_tails) host.tail.offsets.as<int32_t>()[0] = 0;
-  for (int64_t sample = 0; sample < host.batch.sequences; ++sample) {
-    const int64_t length = open.content.lengths[static_cast<size_t>(sample)], tail = kept(length, samples);
-    add(host.batch, sample, token, passage.gets_tails ? tail : length, passage.gets_tails ? 0 : samples.past);
-    if (passage.cuts_tails) {
-      add(host.tail, sample, tail_token, tail, 0);
-      for (int64_t row = tail; row > 0; --row)
-        host.tail_rows.as<int32_t>()[tail_row++] = static_cast<int32_t>(token - row);
+  const bool cached = samples.is_part() && piece.caches != nullptr, scores = kind_.score && passage.last_layer;
+  arrays_.clear();
+  arrays_.table_width = std::ssize(pages_);
+  for (size_t sample = 0; sample < open.content.lengths.size(); ++sample) {
+    const int64_t length = open.content.lengths[sample], tail = kept(length, samples);
+    if (cached) {  // its states are those that the part before has left; the first part reads none
+      arrays_.add_cached(samples.past, length, pages_, piece.state, 1 - piece.state);
+      piece.state = 1 - piece.state;
+    } else if (passage.gets_tails) {
+      arrays_.add(0, tail);
+    } else {
+      arrays_.add(samples.past, length);
     }
-    host.last_rows.as<int32_t>()[sample] = static_cast<int32_t>((passage.cuts_tails ? tail_token : token) - 1);
-    if (!host.scored_rows) continue;
-    // The row in front of a token says how likely it is.
-    const int64_t scored = open.content.scored[static_cast<size_t>(sample)];
-    const int64_t end = samples.ends_samples() ? token - 1 : token;
-    for (int64_t row = end - scored; row < end; ++row)
-      host.scored_rows.as<int32_t>()[scored_row++] = static_cast<int32_t>(row);
+    if (passage.cuts_tails) arrays_.keep_tail(static_cast<int64_t>(sample), tail, 0);
+    arrays_.last_rows.push_back(static_cast<int32_t>(arrays_.tokens_left() - 1));
+    if (!scores) continue;
+    // The row before a token says how likely it is.
+    const int64_t end = samples.ends_samples() ? arrays_.tokens - 1 : arrays_.tokens;
+    for (int64_t row = end - open.content.scored[sample]; row < end; ++row)
+      arrays_.scored_rows.push_back(static_cast<int32_t>(row));
   }
-  if (host.targets) std::copy(open.content.targets.begin(), open.content.targets.end(), host.targets.as<int32_t>());
+  if (scores) arrays_.targets = open.content.targets;
 }
 
 // The parts in which the samples of a micro-batch go through the last layers; none where they go at once.
@@ -203,7 +143,7 @@ std::vector<Scorer::Open> Scorer::late_parts(const Open& open) const {
   return parts;
 }
 
-// Fills the buffer's index arrays for a micro-batch and enqueues their copy to the device, in front of its forward. The
+// Fills the buffer's index arrays for a micro-batch and enqueues their copy to the device, before its forward. The
 // buffer must be free: nothing reads the arrays of the micro-batch before it any more.
 void Scorer::prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::span<const int32_t> ids) {
   if (kind_.hidden == Hidden::kMean) buffer.lengths = open.content.lengths;
@@ -211,14 +151,12 @@ void Scorer::prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::s
     buffer.lengths = {static_cast<int32_t>(open.samples.whole)};
   size_t bytes = 0;
   const auto put = [&](const Open& some, const Passage& passage) {
-    const IndexArrays host = lay_out(some, passage, buffer.staging.data() + bytes);
-    expect(bytes + host.bytes <= buffer.staging.bytes(), "Scorer: the index arrays are larger than their buffer");
-    fill_arrays(host, some);
-    if (host.ids) std::copy(ids.begin(), ids.end(), host.ids.as<int32_t>());
-    if (host.batch.states) fill_part(host.batch, piece);
-    const IndexArrays arrays = lay_out(some, passage, buffer.arrays.data() + bytes);
+    build(some, passage, piece);
+    const std::span<std::byte> host(buffer.staging.data() + bytes, buffer.staging.bytes() - bytes);
+    const BatchTensors arrays = fill_arrays(arrays_, passage.first_layer ? ids : std::span<const int32_t>(), host,
+                                            buffer.arrays.data() + bytes);
     bytes += arrays.bytes;
-    return arrays;
+    return Prepared{some.samples, passage, arrays};
   };
   const std::vector<Open> parts = late_parts(open);
   Passage passage = piece.passage, late = passage;
@@ -232,13 +170,15 @@ void Scorer::prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::s
   links_.backend.copy(links_.backend.compute(), buffer.arrays.data(), buffer.staging.data(), bytes);
 }
 
-// All tokens are of one sequence, whose pages follow one another. The states are those that the part before has left;
-// the first part reads none.
-void Scorer::fill_part(const Batch& batch, Piece& piece) {
-  std::fill_n(batch.sequence_of.as<int32_t>(), batch.tokens, 0);
-  std::iota(batch.page_table.as<int32_t>(), batch.page_table.as<int32_t>() + batch.page_table.numel(), 0);
-  batch.states.as<int32_t>()[0] = piece.state;
-  batch.states.as<int32_t>()[1] = piece.state = 1 - piece.state;
+// What goes through with these arrays, the buffer's micro-batch or a part of it.
+BatchRows Scorer::rows_of(const StageBuffer& buffer, const Prepared& part) const {
+  const MicroBatch& whole = buffer.micro_batch.samples;
+  BatchRows rows{.residual =
+                     buffer.residual.rows(part.samples.first_token - whole.first_token, part.arrays.batch.tokens)};
+  if (part.passage.cuts_tails) rows.tail = buffer.tail.rows(0, part.arrays.tail.batch.tokens);
+  if (kind_.of_last_positions() && part.passage.last_layer)
+    rows.wanted = buffer.wanted.rows(part.samples.first_sample - whole.first_sample, part.arrays.last_rows.dim(0));
+  return rows;
 }
 
 void Scorer::collect_times() {
@@ -254,7 +194,7 @@ bool Scorer::goes_on(int64_t micro_batch, const MicroBatches* micro_batches) {
   std::vector<int32_t> words;
   ControlLink* control = links_.control;
   if (links_.first()) {
-    // What has begun of a sample is not left behind.
+    // What has begun of a sample is finished.
     if ((*micro_batches)[micro_batch].past > 0 || !run_.first_is_asked_to_stop())
       words = micro_batches->message(micro_batch);
     if (control != nullptr) control->send_step(words);
@@ -295,30 +235,15 @@ void Scorer::fill(const Action& action, const MicroBatches* micro_batches) {
   buffer.unit = unit_of(action);
   const bool takes = action.kind == ActionKind::kTakeTokens;
   prepare(buffer, open, piece_of(action), takes ? micro_batches->ids(action.micro_batch) : std::span<const int32_t>());
-  if (!takes) run_.receive(action.buffer, input_of(buffer, buffer.micro_batch), unit_of(action));
+  if (!takes) run_.receive(action.buffer, rows_of(buffer, buffer.micro_batch).residual, unit_of(action));
   if (action.piece + 1 == std::ssize(pieces_)) begun_.open.pop_front();
 }
 
-void Scorer::compute(const Action& action, const IndexArrays& arrays) {
-  StageBuffer& buffer = buffer_of(action);
+void Scorer::compute(const Action& action, const Prepared& part) {
   links_.backend.compute().submit(
-      [this, &buffer, &arrays, &piece = piece_of(action)] {
-        Ops& ops = links_.backend.ops();
-        const Passage& passage = arrays.passage;
-        const Tensor residual = input_of(buffer, arrays), output = output_of(buffer, arrays);
-        if (passage.first_layer) piece.stage.embed(ops, arrays.ids, residual);
-        const bool gives = gives_wanted(passage);
-        const Tail tail{arrays.tail_rows, passage.cuts_tails ? buffer.tail.rows(0, arrays.tail.tokens) : Tensor(),
-                        arrays.tail};
-        const WantedRows wanted{arrays.last_rows, output};
-        piece.stage.forward({.ops = ops,
-                             .scratch = scratch_,
-                             .residual = residual,
-                             .batch = arrays.batch,
-                             .tail = passage.cuts_tails ? &tail : nullptr,
-                             .caches = arrays.batch.states ? piece.caches.get() : nullptr,
-                             .wanted = gives ? &wanted : nullptr,
-                             .span = passage.layers});
+      [this, rows = rows_of(buffer_of(action), part), &part, &piece = piece_of(action)] {
+        const Caches* caches = part.arrays.batch.states ? piece.caches.get() : nullptr;
+        runner_.forward(piece.stage, part.arrays, rows, caches, part.passage.layers);
       },
       run_.tag(unit_of(action), false));
 }
@@ -327,26 +252,26 @@ void Scorer::forward(const Action& action) {
   if (!piece_of(action).stage.first()) run_.wait_for_arrival(action.buffer, unit_of(action));
   StageBuffer& buffer = buffer_of(action);
   compute(action, buffer.micro_batch);
-  for (const IndexArrays& part : buffer.late) {
+  for (const Prepared& part : buffer.late) {
     compute(action, part);
     if (&part != &buffer.late.back()) give(action, part);
   }
   links_.backend.compute().record(*buffer.computed);
 }
 
-void Scorer::give(const Action& action, const IndexArrays& arrays) {
+void Scorer::give(const Action& action, const Prepared& part) {
   const StageBuffer& buffer = buffer_of(action);
-  const MicroBatch& micro_batch = arrays.samples;
+  const MicroBatch& micro_batch = part.samples;
   const bool last = kind_.of_last_positions(), mean = kind_.hidden == Hidden::kMean;
   const bool has_rows = kind_.score ? micro_batch.scored > 0 : !last || micro_batch.ends_samples();
   if (!results_ || !has_rows) return;
-  const Tensor rows = kind_.score ? arrays.scored_rows : Tensor();
+  const Tensor rows = kind_.score ? part.arrays.scored_rows : Tensor();
   const int64_t first_row = kind_.score    ? plan_.first_scored + micro_batch.first_scored
                             : last || mean ? plan_.first_sample + micro_batch.first_sample
                                            : plan_.first_token + micro_batch.first_token;
   const auto until = [&](const std::function<bool()>& done, Phase phase) { run_.wait(done, phase, unit_of(action)); };
-  results_->give(output_of(buffer, arrays), rows, first_row, scratch_, until, run_.tag(unit_of(action), true),
-                 arrays.targets, buffer.lengths, micro_batch.past);
+  results_->give(rows_of(buffer, part).result(), rows, first_row, runner_.scratch(), until,
+                 run_.tag(unit_of(action), true), part.arrays.targets, buffer.lengths, micro_batch.past);
 }
 
 void Scorer::give_result(const Action& action) {
@@ -364,7 +289,7 @@ void Scorer::carry_out(const Action& action, const MicroBatches* micro_batches) 
     case ActionKind::kForward:
       return forward(action);
     case ActionKind::kSend:
-      return run_.send(action.buffer, output_of(buffer, buffer.micro_batch), *buffer.computed, unit_of(action));
+      return run_.send(action.buffer, rows_of(buffer, buffer.micro_batch).result(), *buffer.computed, unit_of(action));
     case ActionKind::kGiveResult:
       return give_result(action);
   }

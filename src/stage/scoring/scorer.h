@@ -9,29 +9,19 @@
 #include <span>
 #include <vector>
 
-#include "kernels/tensor_memory.h"
 #include "stage/model/caches.h"
+#include "stage/pipeline/model_runner.h"
 #include "stage/pipeline/schedule.h"
-#include "stage/pipeline/stage_run.h"
 #include "stage/scoring/plan.h"
 #include "stage/scoring/result_ring.h"
 
 namespace lfm2 {
 
-// The caches for a sample of up to so many tokens that goes through the stages in parts.
+// The caches for a sample of up to `longest` tokens that goes through the stages in parts.
 CacheShape shape_of_caches(int64_t longest);
 
-// What a buffer of a rank has beside the residual stream of a micro-batch.
-struct BufferExtras {
-  int64_t tail_rows = 0;    // of a residual stream for the tails, where a piece of the rank cuts them
-  int64_t wanted_rows = 0;  // the same for the last positions, on the last stage
-  size_t array_bytes = 0;   // of the index arrays: so many on the device, and as many on the host
-  uint64_t bytes(const ModelConfig& config, DType compute) const {
-    return static_cast<uint64_t>((tail_rows + wanted_rows) * config.hidden) * size_bytes(compute) + 2 * array_bytes;
-  }
-};
-BufferExtras buffer_extras(const ModelConfig& config, std::span<const LayerRange> pieces, const BatchPlan& plan,
-                           const ResultKind& kind);
+BufferSizes scoring_buffers(const ModelConfig& config, std::span<const LayerRange> pieces, const BatchPlan& plan,
+                            const ResultKind& kind);
 
 class Scorer {
  public:
@@ -58,29 +48,21 @@ class Scorer {
   uint64_t cache_bytes() const;                                          // of samples that go in parts
   StageTimes times() const { return run_.times(); }                      // of the last run
   const std::vector<TraceEvent>& trace() const { return run_.trace(); }  // of the last run; empty unless asked for
-  uint64_t activation_bytes() const { return memory_.bytes() + working_bytes_; }
+  uint64_t activation_bytes() const { return runner_.bytes() + runner_.result_bytes(); }
 
  private:
   // What samples go through at a time.
   struct Passage {
     bool first_layer = false, last_layer = false;
     bool cuts_tails = false;  // the last attention layer is there, where the tails are cut
-    bool gets_tails = false;  // all is behind that one: only tails come in
-    bool caches = false;      // parts of samples go on over caches
+    bool gets_tails = false;  // all layers are after that one: only tails come in
     LayerSpan layers = {};    // of the piece
   };
-  // A micro-batch as this stage computes it: index arrays of int32, in one piece of memory.
-  struct IndexArrays {
+  // A micro-batch, or a part of one, as this stage computes it.
+  struct Prepared {
     MicroBatch samples;
     Passage passage;
-    Tensor ids;        // [tokens] in front of the first layer
-    Batch batch;       // the tokens that come in
-    Tensor tail_rows;  // on the piece that cuts the tails: the rows that are kept
-    Batch tail;        // on the piece that cuts the tails: the tokens that go out
-    Tensor last_rows;  // [samples]: the row of each sample's last token, among those that go out
-    // --score, behind the last layer: the rows in front of the scored tokens, and the scored tokens.
-    Tensor scored_rows, targets;
-    size_t bytes = 0;  // size of all arrays
+    BatchTensors arrays;  // on the device
   };
   // A micro-batch of which a piece of this rank has not begun yet.
   struct Open {
@@ -101,41 +83,24 @@ class Scorer {
     std::unique_ptr<Caches> caches;
     int32_t state = 0;
   };
-  struct StageBuffer {
+  struct StageBuffer : BatchBuffer {
     std::optional<Unit> unit;  // what is in the buffer, or was there last
-    Tensor residual;           // [max_tokens, hidden] act
-    Tensor tail;               // the same for the tails, where a piece cuts them
-    Tensor wanted;             // and for the last positions, on the last stage, where they alone are wanted
-    // The index arrays of the micro-batch in this buffer: on the host, to be copied from, and on the device.
-    Buffer staging, arrays;
-    IndexArrays micro_batch;
-    std::vector<IndexArrays> late;  // those of BatchPlan::late's parts, where it goes through the last layers in parts
-    std::vector<int32_t> lengths;   // --hidden mean: those of its samples
-    std::unique_ptr<Event> computed;  // the layers have computed the micro-batch in this buffer
-    std::unique_ptr<Event> taken;     // last stage: the head has read the rows in this buffer
+    Prepared micro_batch;
+    std::vector<Prepared> late;    // BatchPlan::late's parts, where it goes through the last layers in parts
+    std::vector<int32_t> lengths;  // --hidden mean: those of its samples
+    std::unique_ptr<Event> taken;  // last stage: the head has read the rows in this buffer
   };
 
-  IndexArrays lay_out(const Open& open, const Passage& passage, std::byte* memory) const;
-  void fill_arrays(const IndexArrays& host, const Open& open) const;
+  void build(const Open& open, const Passage& passage, Piece& piece);
   std::vector<Open> late_parts(const Open& open) const;
   void prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::span<const int32_t> ids);
-  static void fill_part(const Batch& batch, Piece& piece);
   StageBuffer& buffer_of(const Action& action) { return buffers_[static_cast<size_t>(action.buffer)]; }
   Piece& piece_of(const Action& action) { return pieces_[static_cast<size_t>(action.piece)]; }
   static Unit unit_of(const Action& action) { return {action.micro_batch, action.piece}; }
-  bool gives_wanted(const Passage& passage) const { return kind_.of_last_positions() && passage.last_layer; }
-  // What goes through with these arrays, the buffer's micro-batch or a part of it, and what comes of it.
-  static Tensor input_of(const StageBuffer& buffer, const IndexArrays& arrays) {
-    return buffer.residual.rows(arrays.samples.first_token - buffer.micro_batch.samples.first_token,
-                                arrays.batch.tokens);
-  }
-  Tensor output_of(const StageBuffer& buffer, const IndexArrays& arrays) const {
-    if (gives_wanted(arrays.passage))
-      return buffer.wanted.rows(arrays.samples.first_sample - buffer.micro_batch.samples.first_sample,
-                                arrays.last_rows.dim(0));
-    return arrays.passage.cuts_tails ? buffer.tail.rows(0, arrays.tail.tokens) : input_of(buffer, arrays);
-  }
-  // Of a part that does not end its sample nothing is needed behind the cut; one token stands for it, as a micro-batch
+  bool gives() const { return links_.last() && kind_.positions != Positions::kNone; }
+  int64_t max_rows() const { return gives() ? plan_.max_rows(kind_) : 0; }
+  BatchRows rows_of(const StageBuffer& buffer, const Prepared& part) const;
+  // Of a part that does not end its sample nothing is needed after the cut; one token stands for it, as a micro-batch
   // without any would be a case of its own on the way.
   int64_t kept(int64_t length, const MicroBatch& samples) const {
     return samples.ends_samples() ? std::min(length, tail_length_) : 1;
@@ -145,23 +110,22 @@ class Scorer {
   void wait_for_free_buffer(StageBuffer& buffer);
   void fill(const Action& action, const MicroBatches* micro_batches);
   void forward(const Action& action);
-  void compute(const Action& action, const IndexArrays& arrays);
-  void give(const Action& action, const IndexArrays& arrays);
+  void compute(const Action& action, const Prepared& part);
+  void give(const Action& action, const Prepared& part);
   void give_result(const Action& action);
   void carry_out(const Action& action, const MicroBatches* micro_batches);
   void collect_times();
 
   const StageLinks links_;
   const BatchPlan plan_;
-  DType compute_;
   ResultKind kind_;
-  int64_t tail_length_ = 0;  // last tokens of a sample that go on behind the last attention layer; 0: all
+  int64_t tail_length_ = 0;  // last tokens of a sample that are kept after the last attention layer; 0: all
   std::vector<Piece> pieces_;
+  std::vector<int32_t> pages_;  // of a sample that goes in parts: all that its caches have, in order
 
-  TensorMemory memory_;
-  uint64_t working_bytes_ = 0;  // bytes of the scratch, the results and the index arrays
+  ModelRunner runner_;
+  BatchArrays arrays_;  // those that are being built
   std::vector<StageBuffer> buffers_;
-  Scratch scratch_;
   std::optional<ResultRing> results_;
   Begun begun_;
   bool finished_ = false;

@@ -178,7 +178,8 @@ struct CacheSimulation {
 
   // What a rule counts is the whole text, whatever of it was in the cache.
   void check_counted(const Step& step, const StepArrays& arrays, const SequenceTable& table) {
-    const auto& [ids, positions, offsets, keepers] = arrays.prefixes;
+    const std::vector<int32_t>&ids = arrays.prefixes.ids, &positions = arrays.prefixes.positions,
+          &offsets = arrays.prefixes.offsets, &keepers = arrays.prefixes.keepers;
     size_t prefix = 0;
     for (const Admission& one : step.admitted) {
       if (one.cached == 0 || !one.request.rule.counts()) continue;

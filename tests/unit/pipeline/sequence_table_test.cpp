@@ -52,17 +52,17 @@ TEST(SequenceTableTest, TailsOfPrompts) {
   EXPECT_EQ(arrays.tails.positions, (Ints{1, 0, 1, 2, 0, 1, 3}));
   EXPECT_EQ(arrays.tails.offsets, (Ints{0, 1, 4, 6, 7}));
   EXPECT_EQ(arrays.tails.sequence_of, (Ints{0, 1, 1, 1, 2, 2, 3}));
-  EXPECT_EQ(arrays.draw_rows, (Ints{0, 6}));
+  EXPECT_EQ(arrays.last_rows, (Ints{0, 6}));
   table.apply({.entries = {{0, 1}, {3, 3}, {2, 5}}}, 1, arrays);
   EXPECT_EQ(arrays.tails.positions, (Ints{2, 2, 3, 4, 0, 1, 2}));
   EXPECT_EQ(arrays.tails.rows, (Ints{0, 1, 2, 3, 6, 7, 8}));
-  EXPECT_EQ(arrays.draw_rows, (Ints{0, 3, 6}));
+  EXPECT_EQ(arrays.last_rows, (Ints{0, 3, 6}));
   // Whoever asks about a prompt gets all of its rows.
   Admission asked = admission(1, 5, 4);
   asked.request.hidden = Hidden::kMean;
   table.apply({.released = {1}, .admitted = {asked}, .entries = {{0, 1}, {1, 5}}}, 1, arrays);
   EXPECT_FALSE(arrays.cut());
-  EXPECT_EQ(arrays.draw_rows, (Ints{0, 5}));
+  EXPECT_EQ(arrays.last_rows, (Ints{0, 5}));
   EXPECT_THROW(SequenceTable({.slots = 2, .pages = 2, .page = 4, .keeps_prefixes = true}, 3), Error);
 }
 

@@ -75,7 +75,8 @@ TEST_P(ScorerTest, MemoryIsAsItWasPlanned) {
             stage_memory(shards.config(), own, DType::kF32, DType::kF32, plan.max_tokens, plan.max_rows(kind));
         const uint64_t planned =
             cost.total_bytes(buffers) - cost.weight_bytes +
-            buffers * buffer_extras(shards.config(), own, plan, kind).bytes(shards.config(), DType::kF32);
+            buffers *
+                scoring_buffers(shards.config(), own, plan, kind).extra_bytes(shards.config().hidden, DType::kF32);
         EXPECT_EQ(planned, backend.bytes());
       }
 }

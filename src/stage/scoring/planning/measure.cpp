@@ -61,14 +61,16 @@ class Stopwatch {
   }
 
   Backend& backend_;
-  int runs_;  // behind one that warms up
+  int runs_;  // after one that warms up
   Buffer others_;
 };
 
-Tensor put(Backend& backend, TensorMemory& memory, const std::vector<int32_t>& values) {
-  const Tensor array = memory.allocate(DType::kI32, {std::ssize(values)});
-  backend.upload(array, 0, DType::kI32, values.data(), array.numel());
-  return array;
+BatchTensors put(Backend& backend, TensorMemory& memory, const BatchArrays& arrays) {
+  std::vector<std::byte> host(BatchTensors(arrays, {}, nullptr).bytes);
+  const Tensor device = memory.allocate(DType::kI32, {static_cast<int64_t>(host.size() / sizeof(int32_t))});
+  const BatchTensors tensors = fill_arrays(arrays, {}, host, device.data);
+  backend.upload(device, 0, DType::kI32, host.data(), device.numel());
+  return tensors;
 }
 
 class Noise {
@@ -88,44 +90,35 @@ class Noise {
   std::vector<float> values_;
 };
 
-// A micro-batch of the job: whole samples and the rest of one, or a part of a sample, behind `past` tokens of it.
-Batch batch_of(Backend& backend, TensorMemory& memory, int64_t length, int64_t past, int64_t tokens) {
-  std::vector<int32_t> positions, offsets = {0};
-  for (int64_t first = 0; first < tokens; first += length) {
-    const int64_t count = std::min(length, tokens - first);
-    for (int64_t i = 0; i < count; ++i) positions.push_back(static_cast<int32_t>(past + i));
-    offsets.push_back(static_cast<int32_t>(first + count));
-  }
-  Batch batch{.positions = put(backend, memory, positions),
-              .offsets = put(backend, memory, offsets),
-              .tokens = tokens,
-              .sequences = std::ssize(offsets) - 1,
-              .max_length = past + std::min(length, tokens)};
-  if (past == 0) return batch;
+// A micro-batch of the job: whole samples and the rest of one, or a part of a sample, after `past` tokens of it. Of
+// each, `tail` tokens are kept after the last attention layer; 0: all.
+BatchArrays batch_of(int64_t length, int64_t past, int64_t tokens, int64_t tail) {
   std::vector<int32_t> pages(static_cast<size_t>(shape_of_caches(past + tokens).pages));
   std::iota(pages.begin(), pages.end(), 0);
-  batch.sequence_of = put(backend, memory, std::vector<int32_t>(static_cast<size_t>(tokens), 0));
-  batch.page_table = put(backend, memory, pages).reshape({1, std::ssize(pages)});
-  batch.states = put(backend, memory, {0, 1}).reshape({1, 2});
-  return batch;
+  BatchArrays arrays;
+  arrays.table_width = std::ssize(pages);
+  for (int64_t first = 0; first < tokens; first += length) {
+    const int64_t count = std::min(length, tokens - first);
+    if (past > 0)
+      arrays.add_cached(past, count, pages, 0, 1);
+    else
+      arrays.add(0, count);
+    if (tail > 0) arrays.keep_tail(arrays.sequences() - 1, std::min(count, tail), 0);
+  }
+  return arrays;
 }
 
-// A step of a generation: a token of each of so many sequences, behind `cached` others that are in pages of their own.
-Batch step_of(Backend& backend, TensorMemory& memory, const CacheShape& caches, int64_t cached, int64_t tokens) {
-  const int64_t pages = caches.pages / caches.slots;  // of a sequence
-  std::vector<int32_t> offsets(static_cast<size_t>(tokens) + 1), table(static_cast<size_t>(tokens * pages)),
-      states(static_cast<size_t>(2 * tokens));
-  for (std::vector<int32_t>* numbers : {&offsets, &table, &states}) std::iota(numbers->begin(), numbers->end(), 0);
-  const std::vector<int32_t> positions(static_cast<size_t>(tokens), static_cast<int32_t>(cached));
-  return {.positions = put(backend, memory, positions),
-          .offsets = put(backend, memory, offsets),
-          .tokens = tokens,
-          .sequences = tokens,
-          .max_length = cached + 1,
-          .singles = tokens,
-          .sequence_of = put(backend, memory, {offsets.begin(), offsets.end() - 1}),
-          .page_table = put(backend, memory, table).reshape({tokens, pages}),
-          .states = put(backend, memory, states).reshape({tokens, 2})};
+// A step of a generation: a token of each of `tokens` sequences, after `cached` others that are in pages of their own.
+BatchArrays step_of(const CacheShape& caches, int64_t cached, int64_t tokens) {
+  std::vector<int32_t> pages(static_cast<size_t>(caches.pages / caches.slots));  // of a sequence
+  std::iota(pages.begin(), pages.end(), 0);
+  BatchArrays arrays;
+  arrays.table_width = std::ssize(pages);
+  for (int32_t sequence = 0; sequence < tokens; ++sequence) {
+    arrays.add_cached(cached, 1, pages, 2 * sequence, 2 * sequence + 1);
+    for (int32_t& page : pages) page += static_cast<int32_t>(std::ssize(pages));
+  }
+  return arrays;
 }
 
 // Caches for such steps, in memory that is quickly filled: of many long sequences, fewer positions are cached.
@@ -134,28 +127,6 @@ CacheShape shape_of_steps(int64_t& cached, int64_t tokens) {
   const int64_t pages = std::clamp<int64_t>(kMaxPages / tokens, 1, cached / kPage + 1);
   cached = std::min(cached, pages * kPage - 1);
   return {.slots = tokens, .pages = tokens * pages, .page = kPage};
-}
-
-// What goes on of such a micro-batch behind the last attention layer.
-Tail tail_of(Backend& backend, TensorMemory& memory, const ModelConfig& config, DType compute, int64_t length,
-             int64_t tokens) {
-  std::vector<int32_t> rows, positions, offsets = {0};
-  for (int64_t first = 0; first < tokens; first += length) {
-    const int64_t end = std::min(first + length, tokens), kept = std::min(end - first, tail_length(config));
-    for (int64_t i = 0; i < kept; ++i) {
-      rows.push_back(static_cast<int32_t>(end - kept + i));
-      positions.push_back(static_cast<int32_t>(i));
-    }
-    offsets.push_back(static_cast<int32_t>(rows.size()));
-  }
-  const int64_t kept = std::ssize(rows);
-  return {.rows = put(backend, memory, rows),
-          .residual = memory.allocate(compute, {kept, config.hidden}),
-          .batch = {.positions = put(backend, memory, positions),
-                    .offsets = put(backend, memory, offsets),
-                    .tokens = kept,
-                    .sequences = std::ssize(offsets) - 1,
-                    .max_length = std::min(tail_length(config), length)}};
 }
 
 }  // namespace
@@ -183,16 +154,17 @@ StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute
   }
   Stopwatch stopwatch(backend);
   const auto seconds = [&](int64_t tokens) {
-    const Batch batch = samples.cached ? step_of(backend, memory, shape, cached, tokens)
-                                       : batch_of(backend, memory, length, past, tokens);
-    Tail tail;
-    if (cuts) tail = tail_of(backend, memory, config, compute, length, tokens);
+    const BatchTensors arrays = put(backend, memory,
+                                    samples.cached ? step_of(shape, cached, tokens)
+                                                   : batch_of(length, past, tokens, cuts ? tail_length(config) : 0));
+    Tail tail = arrays.tail;
+    if (cuts) tail.residual = memory.allocate(compute, {tail.batch.tokens, config.hidden});
     noise.fill(backend, residual);  // the runs of another size have changed it
     return stopwatch.seconds([&] {
       stage.forward({.ops = backend.ops(),
                      .scratch = scratch,
                      .residual = residual.rows(0, tokens),
-                     .batch = batch,
+                     .batch = arrays.batch,
                      .tail = cuts ? &tail : nullptr,
                      .caches = caches ? &*caches : nullptr});
     });

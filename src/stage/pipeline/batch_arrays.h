@@ -1,0 +1,100 @@
+// The index arrays of a batch: a micro-batch of scoring or a step of a generation. Either is some sequences with a
+// past: none of a whole sample, the parts before of a long one, the cached tokens of one that grows. The arrays are
+// listed once, in for_each_array() of the source file: clearing, measuring, laying out and filling them visits that
+// list.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <vector>
+
+#include "kernels/sampling.h"
+#include "stage/model/tail.h"
+
+namespace lfm2 {
+
+// Lays out arrays of 4-byte values one after the other in one piece of memory, so that a single copy moves them all.
+class ArrayLayout {
+ public:
+  // Where `memory` is null, the layout only adds up bytes().
+  explicit ArrayLayout(std::byte* memory) : memory_(memory) {}
+
+  // The array after those that were taken before.
+  Tensor take(DType dtype, std::initializer_list<int64_t> dims) {
+    const Tensor tensor(memory_ == nullptr ? nullptr : memory_ + bytes_, dtype, dims);
+    bytes_ += bytes_for(tensor.numel());
+    return tensor;
+  }
+  Tensor take_ints(std::initializer_list<int64_t> dims) { return take(DType::kI32, dims); }
+  size_t bytes() const { return bytes_; }
+
+  // The bytes that an array of `values` values takes: every array begins at a multiple of 16 bytes.
+  static constexpr size_t bytes_for(int64_t values) {
+    constexpr int64_t kAligned = 4;
+    return static_cast<size_t>((values + kAligned - 1) / kAligned * kAligned) * sizeof(int32_t);
+  }
+
+ private:
+  std::byte* memory_;
+  size_t bytes_ = 0;
+};
+
+// On the host, as they are built.
+struct BatchArrays {
+  int64_t tokens = 0, singles = 0, max_length = 0, table_width = 0;
+  std::vector<int32_t> positions, offsets;
+  // Of sequences that continue cached ones; see Batch. `page_table` is [sequences, table_width].
+  std::vector<int32_t> sequence_of, page_table, states;
+  // The tokens that are kept after the last attention layer, as a batch of their own with the same sequences: see Tail
+  // of model/tail.h. `rows` are theirs in the whole batch. Empty where all tokens are kept.
+  struct Tails {
+    std::vector<int32_t> rows, positions, offsets;
+    std::vector<int32_t> sequence_of;  // where the tails continue cached sequences
+    int64_t tokens() const { return std::ssize(rows); }
+  } tails;
+  // Among the tokens that are kept: the newest one of each sequence whose result is wanted.
+  std::vector<int32_t> last_rows;
+  // Of a generation, for each of last_rows: (Request::draw, number of tokens drawn before), sequence slot and sampling
+  // rule.
+  std::vector<int32_t> draws, draw_slots;
+  std::vector<SamplingRule> draw_rules;
+  std::vector<int32_t> keepers;  // [sequences, 2], see Ops::count_tokens
+  // The rows before the tokens that are scored, and these tokens; the rows whose hidden states are wanted.
+  std::vector<int32_t> scored_rows, targets, hidden_rows;
+
+  int64_t sequences() const { return std::max<int64_t>(0, std::ssize(offsets) - 1); }
+  bool cut() const { return tails.tokens() > 0; }
+  // The tokens after the last attention layer.
+  int64_t tokens_left() const { return cut() ? tails.tokens() : tokens; }
+
+  // Adds the next `count` tokens of a sequence, after `past` others. With caches: `pages` are those of the sequence,
+  // and its convolutions read the row `before` of their states and write the row `after`.
+  void add(int64_t past, int64_t count);
+  void add_cached(int64_t past, int64_t count, std::span<const int32_t> pages, int32_t before, int32_t after);
+  // Keeps the last `count` tokens of this sequence, at positions from `first` on. To be called for each in turn.
+  void keep_tail(int64_t sequence, int64_t count, int64_t first);
+  void clear();
+};
+
+// Where they lie in one piece of memory, on the device or on their way to it. Arrays without elements are empty
+// tensors.
+struct BatchTensors {
+  Tensor ids;  // [tokens], where the tokens are embedded or counted
+  Batch batch;
+  Tail tail;  // without its residual; no tokens where all of them are kept
+  Tensor last_rows, draws, draw_slots, rules, keepers, scored_rows, targets, hidden_rows;
+  size_t bytes = 0;
+  // Lays them out. Where `memory` is null, this only adds up `bytes`.
+  BatchTensors(const BatchArrays& arrays, std::span<const int32_t> own_ids, std::byte* memory);
+  BatchTensors() = default;
+};
+
+// Fills `host` with them and says where they will lie in `device`, which it is to be copied to. Error(kSoftware) where
+// they do not fit.
+BatchTensors fill_arrays(const BatchArrays& arrays, std::span<const int32_t> ids, std::span<std::byte> host,
+                         std::byte* device);
+
+}  // namespace lfm2

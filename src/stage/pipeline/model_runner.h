@@ -1,0 +1,95 @@
+// What scoring and generation share below their loops: the buffers of a rank, through which batches go, and the forward
+// of a batch through a piece of layers.
+#pragma once
+
+#include <memory>
+
+#include "kernels/tensor_memory.h"
+#include "stage/model/memory_plan.h"
+#include "stage/pipeline/batch_arrays.h"
+#include "stage/pipeline/stage_run.h"
+
+namespace lfm2 {
+
+// The sizes of each buffer.
+struct BufferSizes {
+  int64_t tokens = 0;
+  int64_t tail_rows = 0;    // of a residual stream for the tails, where a piece of the rank cuts them
+  int64_t wanted_rows = 0;  // the same for the last positions, on the last stage, where they alone are wanted
+  size_t array_bytes = 0;   // of the index arrays, on the device and again on the host
+  // Of all but the residual stream.
+  uint64_t extra_bytes(int64_t hidden, DType compute) const {
+    return static_cast<uint64_t>((tail_rows + wanted_rows) * hidden) * size_bytes(compute) + 2 * array_bytes;
+  }
+};
+
+struct BatchBuffer {
+  Tensor residual, tail, wanted;    // [rows, hidden] act
+  Buffer staging, arrays;           // the index arrays on the host, to be copied from, and on the device
+  std::unique_ptr<Event> computed;  // the layers have computed what is in this buffer
+};
+
+// The rows of a buffer that a batch goes through: it begins in `residual` and continues in `tail` after the last
+// attention, and in `wanted` before the last feed-forward. Where one of these is empty, no token is dropped there.
+struct BatchRows {
+  Tensor residual, tail = {}, wanted = {};
+  const Tensor& result() const { return wanted ? wanted : tail ? tail : residual; }
+};
+
+class ModelRunner {
+ public:
+  // `result_rows`: rows of results of the largest batch, on the last stage.
+  ModelRunner(const StageLinks& links, DType compute, const BufferSizes& sizes, int64_t result_rows)
+      : backend_(links.backend),
+        compute_(compute),
+        hidden_(links.stage().config().hidden),
+        sizes_(sizes),
+        cost_(stage_memory(links.stage().config(), links.layers(), compute, compute, sizes.tokens, result_rows)),
+        memory_(links.backend),
+        scratch_(links.backend.allocate(cost_.scratch_bytes)),
+        bytes_(cost_.scratch_bytes) {}
+
+  void allocate(BatchBuffer& buffer) {
+    buffer.residual = memory_.allocate(compute_, {sizes_.tokens, hidden_});
+    if (sizes_.tail_rows > 0) buffer.tail = memory_.allocate(compute_, {sizes_.tail_rows, hidden_});
+    if (sizes_.wanted_rows > 0) buffer.wanted = memory_.allocate(compute_, {sizes_.wanted_rows, hidden_});
+    buffer.staging = backend_.allocate_host(sizes_.array_bytes);
+    buffer.arrays = backend_.allocate(sizes_.array_bytes);
+    buffer.computed = backend_.create_event();
+    bytes_ += sizes_.array_bytes;
+  }
+
+  // Computes these layers of the piece, and before the model's first one the embedding.
+  void forward(const Stage& piece, const BatchTensors& arrays, const BatchRows& rows, const Caches* caches,
+               LayerSpan span = {}) {
+    Ops& ops = backend_.ops();
+    if (piece.first() && span.first == 0) piece.embed(ops, arrays.ids, rows.residual);
+    const Tail tail{arrays.tail.rows, rows.tail, arrays.tail.batch};
+    const WantedRows wanted{arrays.last_rows, rows.wanted};
+    piece.forward({.ops = ops,
+                   .scratch = scratch_,
+                   .residual = rows.residual,
+                   .batch = arrays.batch,
+                   .tail = rows.tail ? &tail : nullptr,
+                   .caches = caches,
+                   .wanted = rows.wanted ? &wanted : nullptr,
+                   .span = span});
+  }
+
+  Scratch& scratch() { return scratch_; }
+  TensorMemory& memory() { return memory_; }
+  uint64_t bytes() const { return memory_.bytes() + bytes_; }   // on the device
+  uint64_t result_bytes() const { return cost_.result_bytes; }  // of `result_rows`: see StageMemory
+
+ private:
+  Backend& backend_;
+  const DType compute_;
+  const int64_t hidden_;
+  const BufferSizes sizes_;
+  const StageMemory cost_;
+  TensorMemory memory_;
+  Scratch scratch_;
+  uint64_t bytes_;  // of the scratch and of index arrays
+};
+
+}  // namespace lfm2
