@@ -4,8 +4,8 @@
 # model against transformers. Device buffers are tested where packaging/openmpi-cuda.sh was run. FOLDER (default
 # /tmp/lfm2-gpu-check) takes about 40 GB. LFM2_SKIP names parts to leave out, of "build cuda nccl peer mpi sanitizer
 # full-size"; where "build" is left out, build/cuda is taken as it is, which may come from another machine whose paths
-# were the same. LFM2_CMAKE_OPTIONS holds further options for CMake. With four GPUs the checks of one GPU run side by
-# side, the MPI tests after them, and the headline job alone at the end.
+# were the same. LFM2_CMAKE_OPTIONS holds further options for CMake, and LFM2_TEST_PRESET another preset: cuda-sm80. With
+# four GPUs the checks of one GPU run side by side, the MPI tests after them, and the headline job alone at the end.
 set -u
 cd "$(dirname "$0")/.." || exit
 folder=${1:-/tmp/lfm2-gpu-check}
@@ -15,7 +15,8 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 NCCL_NVLS_ENABL
 gpus=$(nvidia-smi --list-gpus | wc -l)
 [ "$gpus" -gt 0 ] || { echo "gpu-check.sh: nvidia-smi lists no GPU, expected at least one" >&2; exit 69; }  # tests would be skipped
 ranks=$((gpus < 4 ? gpus : 4))
-bin=build/cuda/bin
+preset=${LFM2_TEST_PRESET:-cuda}
+build=build/$preset bin=build/$preset/bin
 options=()
 cuda_mpi=$PWD/.local/openmpi-cuda
 if [ -x "$cuda_mpi/bin/mpirun" ]; then
@@ -91,7 +92,7 @@ racecheck() {
 # The general operators: the tests of both devices, Python with many examples, the sanitizers over everything except the
 # sizes past 2^31, and the check program.
 operators_tests() {
-  local library=$PWD/build/cuda/lib/liblfm2_kernels.so tool
+  local library=$PWD/$build/lib/liblfm2_kernels.so tool
   "$bin/operator_tests" cuda --gtest_brief=1 || return 1
   LFM2_EXAMPLES=${LFM2_EXAMPLES:-1000} python3 operators/tests/python_test.py "$library" cuda tests/golden || [ $? -eq 77 ] || return 1
   "$bin/causal_conv1d_check" --channels 64 --length 2048 --filter 4 --device cuda || return 1
@@ -103,7 +104,7 @@ operators_tests() {
 }
 configure_and_build() {
   # shellcheck disable=SC2086  # a list of options
-  cmake --preset cuda "${options[@]}" ${LFM2_CMAKE_OPTIONS:-} && cmake --build --preset cuda -j "$(nproc)"
+  cmake --preset "$preset" "${options[@]}" ${LFM2_CMAKE_OPTIONS:-} && cmake --build --preset "$preset" -j "$(nproc)"
 }
 # mpi_tests TRANSPORT TESTS: those tests that match and that LFM2_TEST_MACHINE brings to the GPUs; the others of that label
 # are launch/test.sh's. The driver starts and ends one program at a time, so with more of them at once all run past their
@@ -111,9 +112,9 @@ configure_and_build() {
 mpi_tests() {
   local -x LFM2_TEST_MACHINE="--device cuda --transport $1"
   local failed=0 at_once=$((gpus < 4 ? 4 : 12))
-  LFM2_TEST_GPUS=$gpus ctest --test-dir build/cuda -L mpi -LE long -R "$2" -E 'RefusalTest|DoctorTest' -j $at_once \
+  LFM2_TEST_GPUS=$gpus ctest --test-dir "$build" -L mpi -LE long -R "$2" -E 'RefusalTest|DoctorTest' -j $at_once \
     --output-on-failure --no-tests=error || failed=1
-  ctest --test-dir build/cuda -R 'RefusalTest|DoctorTest|/StallTest' -j 3 --output-on-failure --no-tests=error || failed=1
+  ctest --test-dir "$build" -R 'RefusalTest|DoctorTest|/StallTest' -j 3 --output-on-failure --no-tests=error || failed=1
   return $failed
 }
 # What differs between these ways is the channel, and what is planned and told of it.
@@ -138,7 +139,7 @@ full_size() {
 }
 # Calls that allocate or wait for the device must not become more frequent with more micro-batches.
 calls_in_the_loop() {
-  local counter=build/cuda/tests/libcuda_call_counter.so rank
+  local counter=$build/tests/libcuda_call_counter.so rank
   for samples in 256 1024; do
     rm -f "$folder/calls-$samples".*
     LFM2_CUDA_CALLS="$folder/calls-$samples" CUDA_INJECTION64_PATH="$PWD/$counter" \
@@ -170,7 +171,7 @@ if [[ $skip == *" full-size "* ]]; then skipped "full size reference" "as asked"
 if [[ $skip == *" cuda "* ]]; then
   skipped "cuda tests" "as asked"
 else
-  start "cuda tests" ctest --test-dir build/cuda -L cuda -E operator --output-on-failure --no-tests=error
+  start "cuda tests" ctest --test-dir "$build" -L cuda -E operator --output-on-failure --no-tests=error
   start "operators' cuda tests" operators_tests
 fi
 if [[ $skip == *" sanitizer "* ]]; then

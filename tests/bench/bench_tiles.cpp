@@ -137,7 +137,7 @@ class Bench {
     down.n = kHidden;
     down.k = kExpertFfn;
     down.epilogue = Epilogue::kStore;
-    down.offsets_are_old = true;
+    down.offsets_visible = Visible::kBeforeWait;
     const WgmmaTile chosen = choose_wgmma_tile(up, kAct, multiprocessors_);
     const auto lines = [&](const auto& tiles) {
       for (const WgmmaTile tile : tiles) {

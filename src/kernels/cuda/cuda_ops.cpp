@@ -90,16 +90,16 @@ void CudaOps::route(const Tensor& logits, const Tensor& bias, RouterRule rule, c
          "route: logits");
   expect(routing.ids.numel() == tokens * rule.top_k && routing.weights.numel() == tokens * rule.top_k,
          "route: routing");
-  products_.set_routing_is_old(false);
-  launch_route(stream_, {.logits = logits.as<const float>(),
-                         .bias = bias ? bias.as<const float>() : nullptr,
-                         .ids = routing.ids.as<int32_t>(),
-                         .weights = routing.weights.as<float>(),
-                         .tokens = tokens,
-                         .experts = static_cast<int>(experts),
-                         .top_k = static_cast<int>(rule.top_k),
-                         .normalize = rule.normalize,
-                         .scale = rule.scale});
+  const RouteArgs args{.logits = logits.as<const float>(),
+                       .bias = bias ? bias.as<const float>() : nullptr,
+                       .ids = routing.ids.as<int32_t>(),
+                       .weights = routing.weights.as<float>(),
+                       .tokens = tokens,
+                       .experts = static_cast<int>(experts),
+                       .top_k = static_cast<int>(rule.top_k),
+                       .normalize = rule.normalize,
+                       .scale = rule.scale};
+  products_.set_routing_visible(launch_route(stream_, args));
 }
 
 namespace {
@@ -148,12 +148,13 @@ void CudaOps::norm_route(const Tensor& x, const Tensor& norm_weight, float eps, 
   NormRouteArgs args = norm_route_args(x, norm_weight, eps, gate, bias, rule, normed, routing, sorted);
   args.exchange = reinterpret_cast<uint8_t*>(workspaces_.route.data());
   args.left_to_transfers = products_.left_to_transfers();
-  products_.set_routing_is_old(false);
-  if (launch_norm_route(stream_, args, x.dtype)) return;
+  const auto [grouped, visible] = launch_norm_route(stream_, args, x.dtype);
+  products_.set_routing_visible(visible);
+  if (grouped) return;
   group_by_expert(routing);
-  launch_scatter_rows(stream_, normed.data, args.rows, args.tokens, args.top_k,
-                      args.hidden * static_cast<int64_t>(size_bytes(normed.dtype)), sorted.data);
-  products_.set_routing_is_old(true);  // scatter_rows_kernel lets the next kernel start behind its wait
+  products_.set_routing_visible(launch_scatter_rows(stream_, normed.data, args.rows, args.tokens, args.top_k,
+                                                    args.hidden * static_cast<int64_t>(size_bytes(normed.dtype)),
+                                                    sorted.data));
 }
 
 void CudaOps::norm_route_swiglu(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate,
@@ -165,8 +166,7 @@ void CudaOps::norm_route_swiglu(const Tensor& x, const Tensor& norm_weight, floa
   if (route.tokens <= kMaxRoutedTokens && norm_weight.dtype == x.dtype && routes_in_one_block(route, x.dtype))
     if (auto product = products_.few_grouped_rows_args(sorted, w, routing.expert_offsets, out, Epilogue::kSwiglu)) {
       product->a = x.data;
-      launch_norm_route_swiglu(stream_, {*product, route}, x.dtype);
-      return products_.set_routing_is_old(kRoutingIsShownEarly);
+      return products_.set_routing_visible(launch_norm_route_swiglu(stream_, {*product, route}, x.dtype));
     }
 #endif
   norm_route(x, norm_weight, eps, gate, bias, rule, normed, routing, sorted);
@@ -178,15 +178,15 @@ void CudaOps::group_by_expert(const Routing& routing) {
   expect(routing.ids.rank == 2 && routing.rows.numel() == assignments && routing.sources.numel() == assignments &&
              experts >= 1 && experts <= kMaxExperts,
          "group_by_expert: shapes");
-  products_.set_routing_is_old(false);
-  launch_group_by_expert(stream_, {.ids = routing.ids.as<const int32_t>(),
-                                   .sources = routing.sources.as<int32_t>(),
-                                   .rows = routing.rows.as<int32_t>(),
-                                   .offsets = routing.expert_offsets.as<int32_t>(),
-                                   .workspace = reinterpret_cast<int32_t*>(workspaces_.group.data()),
-                                   .assignments = assignments,
-                                   .experts = static_cast<int>(experts),
-                                   .top_k = static_cast<int>(routing.ids.dim(1))});
+  const GroupByExpertArgs args{.ids = routing.ids.as<const int32_t>(),
+                               .sources = routing.sources.as<int32_t>(),
+                               .rows = routing.rows.as<int32_t>(),
+                               .offsets = routing.expert_offsets.as<int32_t>(),
+                               .workspace = reinterpret_cast<int32_t*>(workspaces_.group.data()),
+                               .assignments = assignments,
+                               .experts = static_cast<int>(experts),
+                               .top_k = static_cast<int>(routing.ids.dim(1))};
+  products_.set_routing_visible(launch_group_by_expert(stream_, args));
 }
 
 void CudaOps::gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) {
@@ -198,7 +198,7 @@ void CudaOps::gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out
 
 namespace {
 
-CombineExpertsArgs combine_args(const Tensor& y, const Routing& routing, const Tensor& residual, bool routing_is_old) {
+CombineExpertsArgs combine_args(const Tensor& y, const Routing& routing, const Tensor& residual, Visible visible) {
   const int64_t hidden = residual.dim(1);
   expect(y.dim(1) == hidden && routing.rows.dim(0) == residual.dim(0) &&
              routing.weights.numel() == routing.rows.numel() && y.dim(0) == routing.rows.numel() &&
@@ -211,13 +211,13 @@ CombineExpertsArgs combine_args(const Tensor& y, const Routing& routing, const T
           .tokens = residual.dim(0),
           .hidden = hidden,
           .top_k = static_cast<int>(routing.rows.dim(1)),
-          .routing_is_old = routing_is_old};
+          .routing_visible = visible};
 }
 
 }  // namespace
 
 void CudaOps::combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) {
-  launch_combine_experts(stream_, combine_args(y, routing, residual, products_.routing_is_old()), y.dtype);
+  launch_combine_experts(stream_, combine_args(y, routing, residual, products_.routing_visible()), y.dtype);
 }
 
 void CudaOps::combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual,
@@ -225,7 +225,7 @@ void CudaOps::combine_experts_norm(const Tensor& y, const Routing& routing, cons
   expect(norm_weight.numel() == residual.dim(1) && normed.dims == residual.dims && normed.dtype == residual.dtype,
          "combine_experts_norm: shapes");
   launch_combine_experts_norm(stream_,
-                              {.combine = combine_args(y, routing, residual, products_.routing_is_old()),
+                              {.combine = combine_args(y, routing, residual, products_.routing_visible()),
                                .normed = normed.data,
                                .norm_weight = any(norm_weight),
                                .eps = eps},
@@ -234,14 +234,11 @@ void CudaOps::combine_experts_norm(const Tensor& y, const Routing& routing, cons
 
 void CudaOps::matmul_combine_experts(const Tensor& a, const Tensor& w, const Routing& routing, const Tensor& y,
                                      const Tensor& residual) {
-  [[maybe_unused]] const CombineExpertsArgs combine = combine_args(y, routing, residual, products_.routing_is_old());
+  [[maybe_unused]] const CombineExpertsArgs combine = combine_args(y, routing, residual, products_.routing_visible());
 #if LFM2_HAS_SM90A
   if (combine.tokens <= kMaxCombinedTokens && combine.top_k <= kMaxCombinedChoices && w.dim(0) <= kMaxCombinedExperts)
-    if (const auto product = products_.few_grouped_rows_args(a, w, routing.expert_offsets, y, Epilogue::kStore)) {
-      launch_matmul_combine_experts(stream_, {*product, combine}, y.dtype);
-      // Where it was new, the kernel lets the next one start behind its wait.
-      return products_.set_routing_is_old(true);
-    }
+    if (const auto product = products_.few_grouped_rows_args(a, w, routing.expert_offsets, y, Epilogue::kStore))
+      return products_.set_routing_visible(launch_matmul_combine_experts(stream_, {*product, combine}, y.dtype));
 #endif
   grouped_matmul(a, w, routing.expert_offsets, y);
   combine_experts(y, routing, residual);

@@ -25,9 +25,10 @@ using namespace test;
 Operands operands(const Product& p) { return Operands(p, 2 / std::sqrt(static_cast<float>(p.k))); }
 
 // Where tile.columns is 0, launch_gemm_wgmma chooses the tile.
-HostTensor run_wgmma(const Product& p, const Operands& in, WgmmaTile tile = {0, 0, 0}, bool offsets_are_old = false) {
+HostTensor run_wgmma(const Product& p, const Operands& in, WgmmaTile tile = {0, 0, 0},
+                     Visible offsets_visible = Visible::kAfterWait) {
   return run(p, in, [&](GemmArgs args) {
-    args.offsets_are_old = offsets_are_old;
+    args.offsets_visible = offsets_visible;
     if (tile.columns == 0)
       launch_gemm_wgmma(nullptr, args, p.act, p.out);
     else
@@ -81,7 +82,8 @@ struct CudaGemmWgmmaTest : HopperTest {
     for (const WgmmaTile tile : tiles_for(p.epilogue, p.out == p.act && p.bias == DType::kI32)) {
       EXPECT_TRUE(same_bits(run_wgmma(p, in, tile), out)) << text(tile) << ": other bits";
       if (p.split.empty()) continue;
-      EXPECT_TRUE(same_bits(run_wgmma(p, in, tile, true), out)) << text(tile) << " with old offsets: other bits";
+      EXPECT_TRUE(same_bits(run_wgmma(p, in, tile, Visible::kBeforeWait), out))
+          << text(tile) << " with visible offsets: other bits";
     }
   }
 };

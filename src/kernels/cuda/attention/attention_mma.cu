@@ -3,6 +3,7 @@
 // two terms of the compute type, and each key tile's products are summed by themselves before they join the output.
 // Both keep the error at that of the result's own rounding, also over 128 000 keys.
 #include "kernels/cuda/attention/attention_rows.cuh"
+#include "kernels/cuda/common/shared_memory.cuh"
 
 namespace lfm2 {
 
@@ -14,16 +15,19 @@ struct Tile {
   using Step = KeyStep<T, width>;
   static constexpr int kThreads = width == 256 ? 128 : 256, kRows = kThreads / 2;  // a warp takes 16 rows of the tile
   static constexpr int kChunks = width / 8, kQueryBytes = kRows * width * 2, kKeyBytes = Step::kKeyBytes;
-  // Shared memory: the queries; two tile buffers of keys and values; the merged output of earlier splits, fp32; and of
-  // each row the largest score and the total of those splits.
-  static constexpr int kMerged = kQueryBytes + 4 * kKeyBytes, kMergedRows = kMerged + kRows * width * 4;
-  static constexpr int kSharedBytes = kMergedRows + kRows * 8;
+  // Shared memory: the queries; two tile buffers of keys and values, or one where there is no room; the merged output
+  // of earlier splits, fp32; and of each row the largest score and the total of those splits.
+  static constexpr int kMergedBytes = kRows * width * 4, kMergedRowBytes = kRows * 8;
+  static constexpr int kBuffers =
+      kQueryBytes + 4 * kKeyBytes + kMergedBytes + kMergedRowBytes <= kMaxSharedBytes - kStaticBytes ? 2 : 1;
+  static constexpr int kMerged = kQueryBytes + kBuffers * 2 * kKeyBytes, kMergedRows = kMerged + kMergedBytes;
+  static constexpr int kSharedBytes = kMergedRows + kMergedRowBytes;
 
   const AttentionArgs& args;
   const QueryTile& tile;
   char* shared;
 
-  __device__ char* keys(int step) const { return shared + kQueryBytes + step % 2 * 2 * kKeyBytes; }
+  __device__ char* keys(int step) const { return shared + kQueryBytes + step % kBuffers * 2 * kKeyBytes; }
   // Element i of this lane's part of 16 rows of output.
   __device__ float& merged_out(int i) const {
     return reinterpret_cast<float*>(shared + kMerged)[i * kThreads + static_cast<int>(threadIdx.x)];
@@ -80,8 +84,8 @@ __device__ __forceinline__ void add_tile(const Tile<T, width, vector>& work, int
   }
 }
 
-// Computes the output of one tile of queries, one tile of keys after the other; the next one is loaded while one is
-// used.
+// Computes the output of one tile of queries, one tile of keys after the other; with two tile buffers the next one is
+// loaded while one is used.
 template <class T, int width, bool paged, bool vector>
 __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* shared) {
   const Tile<T, width, vector> work{args, tile, shared};
@@ -96,9 +100,14 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* s
   work.load_keys(keys, 0);
   commit_copies();
   for (int step = 0; step < steps; ++step) {
+    if (work.kBuffers == 1 && step > 0) {
+      __syncthreads();  // every warp is done with the only tile buffer
+      work.load_keys(keys, step);
+      commit_copies();
+    }
     wait_copies<0>();
     __syncthreads();  // this step's keys have come, and every warp is done with the tile buffer filled next
-    if (step + 1 < steps) work.load_keys(keys, step + 1);
+    if (work.kBuffers == 2 && step + 1 < steps) work.load_keys(keys, step + 1);
     commit_copies();
     const int first_key = step * kKeyTile;
     if (first_key > last_position) continue;  // all of this warp's rows come before these keys
@@ -133,8 +142,8 @@ __global__ void __launch_bounds__(Tile<T, width, vector>::kThreads, width == 64 
 template <class T, int width, bool paged, bool vector>
 void launch_kernel(cudaStream_t stream, const AttentionArgs& args) {
   using Work = Tile<T, width, vector>;
-  const auto kernel = attention_mma_kernel<T, width, paged, vector>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Work::kSharedBytes));
+  constexpr auto kernel = attention_mma_kernel<T, width, paged, vector>;
+  allow_shared_bytes<kernel, Work::kSharedBytes>();
   const int tile_positions = Work::kRows / (args.heads / args.kv_heads);
   kernel<<<attention_grid(args, tile_positions), Work::kThreads, Work::kSharedBytes, stream>>>(args, tile_positions);
   check_launch("attention_mma_kernel");

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/cuda/attention/attention_tile.cuh"
+#include "kernels/cuda/common/shared_memory.cuh"
 
 namespace lfm2 {
 
@@ -16,8 +17,12 @@ constexpr int kScoreStride = kKeyTile + 4;  // rows start 4 banks apart
 template <int width>  // head_dim rounded up to 64, 128 or 256
 struct Layout {
   static constexpr int kStride = width + 4;  // rows start 4 banks apart
-  static constexpr int kQueries = 0, kKeys = kRows * kStride, kValues = kKeys + kKeyTile * kStride;
-  static constexpr int kScores = kValues + kKeyTile * width, kFloats = kScores + kRows * kScoreStride;
+  static constexpr int kQueries = 0, kKeys = kRows * kStride, kKeysEnd = kKeys + kKeyTile * kStride;
+  static constexpr int kScoreFloats = kRows * kScoreStride, kBoth = kKeysEnd + kKeyTile * width + kScoreFloats;
+  // Where there is no room for both, values take the place of keys.
+  static constexpr bool kInTurn = kBoth * static_cast<int>(sizeof(float)) > kMaxSharedBytes - kStaticBytes;
+  static constexpr int kValues = kInTurn ? kKeys : kKeysEnd, kScores = kInTurn ? kKeysEnd : kBoth - kScoreFloats;
+  static constexpr int kFloats = kScores + kScoreFloats;
 };
 
 // Loads `rows` rows of head_dim floats into shared memory, with zeros beyond head_dim and where row_at gives null.
@@ -211,11 +216,19 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* 
     };
     load_rows<width>(shared + L::kKeys, L::kStride, kKeyTile, args.head_dim, vector,
                      [&](int row) { return row_of(keys.keys, row); });
-    load_rows<width>(shared + L::kValues, width, kKeyTile, args.head_dim, vector,
-                     [&](int row) { return row_of(keys.values, row); });
+    const auto load_values = [&] {
+      load_rows<width>(shared + L::kValues, width, kKeyTile, args.head_dim, vector,
+                       [&](int row) { return row_of(keys.values, row); });
+    };
+    if constexpr (!L::kInTurn) load_values();
     __syncthreads();
     float p[kEach][kEach] = {}, shrink[kEach];  // p [rows, keys]
     rows.multiply_keys(p);
+    if constexpr (L::kInTurn) {
+      __syncthreads();  // the keys are done with
+      load_values();
+      __syncthreads();
+    }
     rows.weigh(first_key, p, shrink);
     __syncwarp();
     rows.multiply_values(shrink);
@@ -244,9 +257,9 @@ __global__ void __launch_bounds__(kThreads, width == 64 ? 2 : 1)
 
 template <int width, bool paged>
 void launch_width(cudaStream_t stream, const AttentionArgs& args) {
-  const auto kernel = attention_simt_kernel<width, paged>;
+  constexpr auto kernel = attention_simt_kernel<width, paged>;
   constexpr int kSharedBytes = Layout<width>::kFloats * static_cast<int>(sizeof(float));
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  allow_shared_bytes<kernel, kSharedBytes>();
   const int tile_positions = kRows / (args.heads / args.kv_heads);
   const bool vector =
       args.head_dim % 4 == 0 && on_16_bytes(args.qkv) && on_16_bytes(args.pages.keys) && on_16_bytes(args.pages.values);

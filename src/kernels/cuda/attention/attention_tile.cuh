@@ -8,7 +8,8 @@
 
 namespace lfm2 {
 
-constexpr int kKeyTile = 64;  // keys of one step of the online softmax, counted from the start of the sample
+constexpr int kStaticBytes = 128;  // static shared memory of an attention kernel, at most
+constexpr int kKeyTile = 64;       // keys of one step of the online softmax, counted from the start of the sample
 // A split has this many keys. Each split is an online softmax of its own, and a row's splits are merged in order
 // afterwards, so that different blocks can compute the splits of a long row.
 constexpr int kSplitKeys = 1024, kSplitTiles = kSplitKeys / kKeyTile;

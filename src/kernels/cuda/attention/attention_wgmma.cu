@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/attention/attention_rows.cuh"
 #include "kernels/cuda/attention/attention_wgmma_load.cuh"
+#include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/common/tensor_map.h"
 
 namespace lfm2 {
@@ -196,8 +197,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <class T, bool paged>
 void launch(cudaStream_t stream, const AttentionArgs& args, DType act, int multiprocessors, int32_t* next_unit) {
   const KeyPages& pages = args.pages;
-  const auto kernel = attention_wgmma_kernel<T, paged>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  constexpr auto kernel = attention_wgmma_kernel<T, paged>;
+  allow_shared_bytes<kernel, kSharedBytes>();
   const int64_t row_bytes = int64_t{args.heads + 2 * args.kv_heads} * kRowBytes;
   const CUtensorMap query_map = heads_map(args.qkv, act, args.tokens, args.heads, row_bytes, kPositions, kGroup);
   const char *keys = static_cast<const char*>(args.qkv) + int64_t{args.heads} * kRowBytes,

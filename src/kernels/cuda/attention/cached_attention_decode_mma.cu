@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/attention/attention_mma.cuh"
 #include "kernels/cuda/attention/cached_attention_decode.cuh"
+#include "kernels/cuda/common/shared_memory.cuh"
 
 namespace lfm2 {
 
@@ -17,7 +18,7 @@ constexpr int kMaxWarps = 512 / width;
 constexpr int kSharedPerProcessor = 220 << 10;  // that of sm_90; on other GPUs the number of warps fits less well
 
 template <int width>
-int shared_bytes(int rows, int warps, bool earlier) {
+constexpr int shared_bytes(int rows, int warps, bool earlier) {
   return rows * width * 2 + warps * 4 * kKeyTile * width +
          decode_floats(rows, width, kLanes, warps, earlier) * static_cast<int>(sizeof(float));
 }
@@ -264,11 +265,13 @@ void launch_kernel(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   const int64_t units = a.pages.singles * a.kv_heads * grid.groups * grid.workers;
   const int64_t tiles = std::min<int64_t>(kSplitTiles, ceil_divide(args.max_length, kKeyTile));
   int warps = 1;
-  while (warps < kMaxWarps<width> && warps < tiles && units * warps < resident) warps *= 2;
+  while (warps < kMaxWarps<width> && warps < tiles && units * warps < resident &&
+         shared_bytes<width>(rows, 2 * warps, true) <= kMaxSharedBytes - kStaticBytes)
+    warps *= 2;
   const int bytes = shared_bytes<width>(rows, warps, grid.alone);
-  const auto kernel = cached_attention_decode_mma_kernel<T, width, halves, vector>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  shared_bytes<width>(rows, kMaxWarps<width>, true)));
+  constexpr auto kernel = cached_attention_decode_mma_kernel<T, width, halves, vector>;
+  constexpr int kMost = std::min(shared_bytes<width>(kRows, kMaxWarps<width>, true), kMaxSharedBytes - kStaticBytes);
+  allow_shared_bytes<kernel, kMost>(std::min(shared_bytes<width>(rows, kMaxWarps<width>, true), kMost));
   launch_dependent("cached_attention_decode_mma_kernel", kernel,
                    {grid.blocks(a), dim3(static_cast<unsigned>(warps) * 32), bytes}, stream, args);
 }

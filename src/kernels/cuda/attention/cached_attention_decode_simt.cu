@@ -1,6 +1,7 @@
 // cached_attention of sequences with one new token, in true fp32: 16 threads take a tile of keys and four query heads
 // of its key-value head, and a block takes all tiles of a split at once.
 #include "kernels/cuda/attention/cached_attention_decode.cuh"
+#include "kernels/cuda/common/shared_memory.cuh"
 
 namespace lfm2 {
 
@@ -203,8 +204,8 @@ void launch_width(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
       kEach * width + kWorkers * kEach * kScoreStride + decode_floats(kEach, width, kLanes, kWorkers, true);
   constexpr int kBytes = kFloats * static_cast<int>(sizeof(float));
   const bool vector = a.head_dim % 4 == 0 && on_16_bytes(a.pages.keys) && on_16_bytes(a.pages.values);
-  const auto kernel = cached_attention_decode_simt_kernel<width>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  constexpr auto kernel = cached_attention_decode_simt_kernel<width>;
+  allow_shared_bytes<kernel, kBytes>();
   launch_dependent("cached_attention_decode_simt_kernel", kernel, {grid.blocks(a), kThreads, kBytes}, stream, args,
                    vector);
 }

@@ -8,12 +8,11 @@
 //   Where copy_words brings that, it never lets the next kernel start before it has ended, with a __threadfence().
 // - A few kernels call let_next_start() behind their own wait: gather_rows (but not as embed), scatter_rows, products
 //   of groups whose offsets are new, and products of few rows as Share::next_waits says. The kernels behind such a one
-//   may also read, before they wait, what was written before it, by __ldcg, as a line of L1 may be older
-//   (GemmArgs::offsets_are_old).
+//   may also read, before they wait, what was written before it (Visible::kBeforeWait).
 // - norm_route_swiglu calls let_next_start() behind the routing, with one warp of each block: that of the first block
 //   has written it then, with a __threadfence() in between. So it is in L2 before a block of the next kernel starts,
-//   and that kernel, and those behind it, may also read it by __ldcg before they wait. PTX promises less, that all is
-//   visible behind the wait; kRoutingIsShownEarly is the switch.
+//   and that kernel, and those behind it, may also read it before they wait. PTX promises less, that all is visible
+//   behind the wait; kShownRouting is the switch.
 // - A kernel whose blocks wait for one another through global memory (norm_route) does so behind its own wait, with no
 //   more blocks than the GPU has room for at once, beside kernels of other streams that wait for something themselves.
 //   So its blocks all start: kernels before it end without it, and those behind it start when all of its have started.
@@ -23,6 +22,8 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <iterator>
 #include <type_traits>
 
 #include "kernels/cuda/common/cuda_check.h"
@@ -52,7 +53,14 @@ inline int device_attribute(cudaDeviceAttr attribute) {
   CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, device));
   return value;
 }
-inline bool has_clusters() { return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9; }
+// Whether this file's kernels run as code of sm_90 or later: as its own code, not as that of sm_80, which later GPUs
+// compile from PTX.
+inline bool has_clusters() {
+  constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};
+  const int major = device_attribute(cudaDevAttrComputeCapabilityMajor);
+  return major >= 9 && std::any_of(std::begin(kArchitectures), std::end(kArchitectures),
+                                   [=](int architecture) { return architecture / 100 == major; });
+}
 
 template <class... Parameters>
 void launch_dependent(const char* name, void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream,

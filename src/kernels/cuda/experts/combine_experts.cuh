@@ -31,9 +31,10 @@ __device__ inline Choices load_choices(const CombineExpertsArgs& args, int64_t t
 // Waits for the previous kernel, and loads the first choices, before that where they have been there for long enough.
 __device__ inline Choices first_choices(const CombineExpertsArgs& args, int64_t token) {
   Choices choices = {};
-  if (args.routing_is_old) choices = load_choices(args, token, 0);
+  const bool visible = args.routing_visible == Visible::kBeforeWait;
+  if (visible) choices = load_choices(args, token, 0);
   wait_for_previous();
-  if (!args.routing_is_old) choices = load_choices(args, token, 0);
+  if (!visible) choices = load_choices(args, token, 0);
   return choices;
 }
 

@@ -200,12 +200,13 @@ __global__ void group_by_expert_kernel(GroupByExpertArgs args, Chunks chunks) {
 
 }  // namespace
 
-void launch_group_by_expert(cudaStream_t stream, const GroupByExpertArgs& args) {
+Visible launch_group_by_expert(cudaStream_t stream, const GroupByExpertArgs& args) {
   if (args.experts <= 64 && args.assignments <= kFewAssignments && has_clusters()) {
     const auto launch = [&](auto kernel, unsigned blocks) {
       const int64_t run = std::max<int64_t>(1, ceil_divide(args.assignments, int64_t{blocks} * kFewThreads));
       launch_dependent("group_few_kernel", kernel, {blocks, kFewThreads, 0, blocks}, stream, args,
                        static_cast<int>(run));
+      return Visible::kAfterWait;
     };
     if (args.assignments <= kBlockAssignments)
       return launch(args.experts <= 32 ? group_few_kernel<1, 1> : group_few_kernel<2, 1>, 1);
@@ -220,6 +221,7 @@ void launch_group_by_expert(cudaStream_t stream, const GroupByExpertArgs& args) 
   check_launch("count_experts_kernel");
   group_by_expert_kernel<<<static_cast<unsigned>(chunks.blocks), kGroupThreads, 0, stream>>>(args, chunks);
   check_launch("group_by_expert_kernel");
+  return Visible::kAfterWait;
 }
 
 }  // namespace lfm2

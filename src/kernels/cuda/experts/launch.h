@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/common/any_array.h"
 #include "kernels/cuda/common/limits.h"
+#include "kernels/cuda/common/visible.h"
 
 namespace lfm2 {
 
@@ -22,7 +23,7 @@ struct RouteArgs {
   bool normalize;
   float scale;
 };
-void launch_route(cudaStream_t stream, const RouteArgs& args);
+Visible launch_route(cudaStream_t stream, const RouteArgs& args);
 
 // normed = rms_norm(x), with the bits of launch_rms_norm; logits = normed gateᵀ in fp32; then route. Where there are
 // few assignments, up to 32 kMaxRouteBlocks, the same launch also groups them and scatters their rows.
@@ -47,8 +48,11 @@ struct NormRouteArgs {
 };
 constexpr int kMaxRouteBlocks = 128;
 constexpr int64_t kRouteExchangeBytes = kMaxRouteBlocks * 32 + 1;
-// Returns whether the assignments are grouped and their rows scattered; if not, the caller does so.
-bool launch_norm_route(cudaStream_t stream, const NormRouteArgs& args, DType act);
+struct NormRouteResult {
+  bool grouped;  // the assignments are, and their rows scattered; if not, the caller does so
+  Visible routing;
+};
+NormRouteResult launch_norm_route(cudaStream_t stream, const NormRouteArgs& args, DType act);
 
 // Whether one block of 16-bit types does all of that, with one mma tile of tokens.
 bool routes_in_one_block(const NormRouteArgs& args, DType act);
@@ -64,7 +68,7 @@ struct GroupByExpertArgs {
 };
 constexpr int kMaxGroupBlocks = 256;
 constexpr int64_t kGroupWorkspaceInts = int64_t{kMaxGroupBlocks} * kMaxExperts;
-void launch_group_by_expert(cudaStream_t stream, const GroupByExpertArgs& args);
+Visible launch_group_by_expert(cudaStream_t stream, const GroupByExpertArgs& args);
 
 struct CombineExpertsArgs {
   const void* y;         // [tokens top_k, hidden]
@@ -73,8 +77,7 @@ struct CombineExpertsArgs {
   void* residual;        // [tokens, hidden]
   int64_t tokens, hidden;
   int top_k;
-  // rows and weights may be read before the wait: GemmArgs::offsets_are_old.
-  bool routing_is_old;
+  Visible routing_visible;  // rows and weights
 };
 void launch_combine_experts(cudaStream_t stream, const CombineExpertsArgs& args, DType act);
 

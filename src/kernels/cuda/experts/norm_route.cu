@@ -373,14 +373,15 @@ bool routes_in_one_block(const NormRouteArgs& args, DType act) {
          exchange_between(args, kFitting<GateLoads::kAhead>) == Exchange::kAlone;
 }
 
-bool launch_norm_route(cudaStream_t stream, const NormRouteArgs& args, DType act) {
-  if (args.tokens == 0) return false;
+NormRouteResult launch_norm_route(cudaStream_t stream, const NormRouteArgs& args, DType act) {
+  const auto routed = [](bool grouped) { return NormRouteResult{grouped, Visible::kAfterWait}; };
+  if (args.tokens == 0) return routed(false);
   const bool tiles = takes_tiles(args);
   if (tiles && act == DType::kBf16 && args.gate.dtype == act)
-    return launch_tiles<__nv_bfloat16, __nv_bfloat16>(stream, args);
-  if (tiles && act == DType::kF16 && args.gate.dtype == act) return launch_tiles<__half, __half>(stream, args);
+    return routed(launch_tiles<__nv_bfloat16, __nv_bfloat16>(stream, args));
+  if (tiles && act == DType::kF16 && args.gate.dtype == act) return routed(launch_tiles<__half, __half>(stream, args));
   if (tiles && act == DType::kF32 && args.gate.dtype == DType::kBf16)
-    return launch_tiles<float, __nv_bfloat16>(stream, args);
+    return routed(launch_tiles<float, __nv_bfloat16>(stream, args));
 
   launch_rms_norm(stream, args.x, args.norm_weight, args.eps, args.tokens, args.hidden, args.normed, act);
   const bool vector = args.hidden % kOctet == 0 && on_16_bytes(args.normed) && on_16_bytes(args.gate.data);
@@ -390,7 +391,7 @@ bool launch_norm_route(cudaStream_t stream, const NormRouteArgs& args, DType act
                      {static_cast<unsigned>(ceil_divide(args.tokens, kAnyTokens)), kAnyThreads, shared_bytes}, stream,
                      args, vector);
   });
-  return false;
+  return routed(false);
 }
 
 }  // namespace lfm2

@@ -53,14 +53,15 @@ __global__ void __launch_bounds__(kRouteWarps * 32) route_kernel(RouteArgs args)
 
 }  // namespace
 
-void launch_route(cudaStream_t stream, const RouteArgs& args) {
-  if (args.tokens == 0) return;
+Visible launch_route(cudaStream_t stream, const RouteArgs& args) {
+  if (args.tokens == 0) return Visible::kAfterWait;
   const bool few = args.experts <= 64 && args.top_k <= kMaxChoices;
   const auto kernel = !few ? route_kernel : args.experts <= 32 ? route_few_kernel<1> : route_few_kernel<2>;
   const int shared_bytes = few ? 0 : kRouteWarps * 2 * args.experts * static_cast<int>(sizeof(float));
   launch_dependent("route_kernel", kernel,
                    {static_cast<unsigned>(ceil_divide(args.tokens, kRouteWarps)), kRouteWarps * 32, shared_bytes},
                    stream, args);
+  return Visible::kAfterWait;
 }
 
 }  // namespace lfm2

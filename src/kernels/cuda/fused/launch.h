@@ -37,12 +37,12 @@ void launch_norm_project_short_conv(cudaStream_t stream, const ProjectShortConvA
 
 struct MatmulCombineExpertsArgs {
   GemmArgs product;            // to y, which is not written
-  CombineExpertsArgs combine;  // its routing_is_old is the product's offsets_are_old
+  CombineExpertsArgs combine;  // its routing is visible when the product's offsets are
 };
 // What matmul_combine_experts takes: launch_gemm_few_rows of groups, to its own type, and launch_combine_experts, with
 // the same bits.
 constexpr int64_t kMaxCombinedTokens = 8, kMaxCombinedChoices = 4, kMaxCombinedExperts = 32;
-void launch_matmul_combine_experts(cudaStream_t stream, const MatmulCombineExpertsArgs& args, DType act);
+Visible launch_matmul_combine_experts(cudaStream_t stream, const MatmulCombineExpertsArgs& args, DType act);
 
 struct NormRouteSwigluArgs {
   GemmArgs product;     // of the rows that are sorted, [tokens top_k, hidden]; its a is x, and its offsets are not read
@@ -51,9 +51,7 @@ struct NormRouteSwigluArgs {
 constexpr int64_t kMaxRoutedTokens = 8;
 // launch_norm_route where routes_in_one_block(), with a weight of the norm of x's type, and launch_gemm_few_rows of
 // groups with kSwiglu, to its own type; with the same bits. For up to kMaxRoutedTokens tokens.
-void launch_norm_route_swiglu(cudaStream_t stream, const NormRouteSwigluArgs& args, DType act);
-// Whether the kernel behind that one may read the routing before its wait (Products::routing_is_old).
-constexpr bool kRoutingIsShownEarly = true;
+Visible launch_norm_route_swiglu(cudaStream_t stream, const NormRouteSwigluArgs& args, DType act);
 
 // launch_qk_norm_rope, then launch_append_keys_values: the same bits. Returns false, and does nothing, for heads and
 // addresses that the kernel does not take.

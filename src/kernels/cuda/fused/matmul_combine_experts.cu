@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/experts/combine_experts.cuh"
 #include "kernels/cuda/fused/launch.h"
@@ -201,7 +202,7 @@ __global__ void __launch_bounds__(kSumThreads + 32, 2)
 
 }  // namespace
 
-void launch_matmul_combine_experts(cudaStream_t stream, const MatmulCombineExpertsArgs& args, DType act) {
+Visible launch_matmul_combine_experts(cudaStream_t stream, const MatmulCombineExpertsArgs& args, DType act) {
   const GemmArgs& product = args.product;
   constexpr int kProducts = static_cast<int>(sizeof(ExpertProducts));
   const Share share = share_of(Kernel::kCombinedProduct, args.combine.tokens).without(kProducts);
@@ -217,12 +218,12 @@ void launch_matmul_combine_experts(cudaStream_t stream, const MatmulCombineExper
   const auto blocks = static_cast<unsigned>(
       std::min<int64_t>(ceil_divide(product.n, kTile), device_attribute(cudaDevAttrMultiProcessorCount)));
   with_16_bit_type(act, [&](auto zero) {
-    const auto kernel = matmul_combine_experts_kernel<decltype(zero)>;
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    max_bytes(Kernel::kCombinedProduct) - kProducts));
+    constexpr auto kernel = matmul_combine_experts_kernel<decltype(zero)>;
+    allow_shared_bytes<kernel, max_bytes(Kernel::kCombinedProduct) - kProducts>();
     launch_dependent("matmul_combine_experts_kernel", kernel, {blocks, kSumThreads + 32, share.bytes}, stream, a_map,
                      w_map, args, layout);
   });
+  return Visible::kBeforeWait;  // where the routing was not, the kernel lets the next one start behind its wait
 }
 
 }  // namespace lfm2

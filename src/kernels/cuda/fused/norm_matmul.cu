@@ -1,6 +1,7 @@
 // norm_matmul: rms_norm and a dense product of few rows behind it, in one kernel.
 #include <algorithm>
 
+#include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/fused/front_norm.cuh"
 #include "kernels/cuda/fused/launch.h"
@@ -50,9 +51,8 @@ void launch_normed_product(cudaStream_t stream, const GemmArgs& args, const Fron
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   const Share share = share_of(Kernel::kNormProduct, args.m).without(kNormBytes);
   const Layout layout = layout_with_kept(choose_tiles(args, multiprocessors), args.m, args.k, share);
-  const auto kernel = norm_matmul_kernel<T>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  max_bytes(Kernel::kNormProduct) - kNormBytes));
+  constexpr auto kernel = norm_matmul_kernel<T>;
+  allow_shared_bytes<kernel, max_bytes(Kernel::kNormProduct) - kNormBytes>();
   const CUtensorMap w_map =
       pieces_map(args.w.data, act, 1, args.n, args.k, layout.box_tiles * kTile, kDepth, layout.pieces);
   const auto blocks =

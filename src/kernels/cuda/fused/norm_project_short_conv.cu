@@ -50,9 +50,8 @@ void launch_normed_rows(cudaStream_t stream, ProjectShortConvArgs args, const Fr
   const auto [layout, w_map, blocks] =
       division_of(args, layout_with_kept(kParts, args.product.m, args.product.k, share), act);
   args.product.n = args.conv.hidden;  // columns of a part
-  const auto kernel = norm_project_short_conv_kernel<T>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  max_bytes(Kernel::kNormConvolvedProduct) - kUsed));
+  constexpr auto kernel = norm_project_short_conv_kernel<T>;
+  allow_shared_bytes<kernel, max_bytes(Kernel::kNormConvolvedProduct) - kUsed>();
   launch_dependent("norm_project_short_conv_kernel", kernel, {blocks, kNormThreads, share.bytes}, stream, w_map, args,
                    norm, layout);
 }

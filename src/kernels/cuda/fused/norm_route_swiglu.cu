@@ -8,6 +8,7 @@
 // The bits are those of norm_route_kernel and gemm_few_rows.cu, one behind the other.
 #include <algorithm>
 
+#include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/experts/gate_product.cuh"
 #include "kernels/cuda/experts/group_blocks.cuh"
@@ -24,6 +25,8 @@ using namespace gate_product;
 
 constexpr int kCluster = 2, kBlockSlices = kSlices / kCluster;
 constexpr int kExpertTiles = kMaxGrouped / kTileExperts;
+// When the kernel behind this one may read the routing.
+constexpr Visible kShownRouting = Visible::kBeforeWait;
 constexpr int kRoutedTiles = 5;  // of a unit, where there are rows of many tokens (choose_tiles)
 static_assert(kBlockSlices * kExpertTiles * 32 == kNormThreads, "a warp has one tile of experts of one slice");
 
@@ -144,7 +147,7 @@ __device__ inline void store_routing(const NormRouteArgs& args, const SortedLane
     __threadfence();
     __syncwarp();
   }
-  if constexpr (kRoutingIsShownEarly) let_next_start();
+  if constexpr (kShownRouting == Visible::kBeforeWait) let_next_start();
 }
 
 // - operands: x [tokens, hidden] of type T, norm_weight [hidden] and gate [experts, hidden] of the same, bias [experts]
@@ -161,7 +164,7 @@ __global__ void __launch_bounds__(kNormThreads, 2)
   extern __shared__ char shared[];
   __shared__ RoutingMemory memory;
   const auto& [product, route] = args;
-  if constexpr (!kRoutingIsShownEarly) let_next_start();
+  if constexpr (kShownRouting == Visible::kAfterWait) let_next_start();
   start_cluster(route, memory);
   const Block block = start_block(shared, &w_map, &w_map, layout, product.k);
   const FrontNorm<T> norm(product, {route.norm_weight, route.eps}, layout, block);
@@ -218,19 +221,19 @@ void launch_routed_product(cudaStream_t stream, NormRouteSwigluArgs args, DType 
       row_tile_bound(product.m, product.groups, kRowGroup) * ceil_divide(product.n, layout.tiles * kTile);
   const auto blocks =
       static_cast<unsigned>(ceil_divide(std::min<int64_t>(units, multiprocessors), kCluster) * kCluster);
-  product.offsets_are_old = true;  // every block knows them by itself
-  const auto kernel = norm_route_swiglu_kernel<T>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  max_bytes(Kernel::kRoutedProduct) - kUsed));
+  product.offsets_visible = Visible::kBeforeWait;  // every block knows them by itself
+  constexpr auto kernel = norm_route_swiglu_kernel<T>;
+  allow_shared_bytes<kernel, max_bytes(Kernel::kRoutedProduct) - kUsed>();
   launch_dependent("norm_route_swiglu_kernel", kernel, {blocks, kNormThreads, share.bytes, kCluster}, stream, w_map,
                    args, layout);
 }
 
 }  // namespace
 
-void launch_norm_route_swiglu(cudaStream_t stream, const NormRouteSwigluArgs& args, DType act) {
+Visible launch_norm_route_swiglu(cudaStream_t stream, const NormRouteSwigluArgs& args, DType act) {
   static_assert(kMaxRoutedTokens <= kTileTokens && kTileTokens == kRowGroup && kSlices * kSliceK <= kMaxFrontNormedK);
   with_16_bit_type(act, [&](auto zero) { launch_routed_product<decltype(zero)>(stream, args, act); });
+  return kShownRouting;
 }
 
 }  // namespace lfm2

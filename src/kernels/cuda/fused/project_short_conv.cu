@@ -39,9 +39,8 @@ void launch_convolved_rows(cudaStream_t stream, ProjectShortConvArgs args, DType
   const CUtensorMap a_map =
       pieces_map(args.product.a, act, 1, args.product.m, args.product.k, kRows, kDepth, layout.pieces);
   args.product.n = args.conv.hidden;  // columns of a part
-  const auto kernel = project_short_conv_kernel<T, groups>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  max_bytes(Kernel::kConvolvedProduct) - kUsed));
+  constexpr auto kernel = project_short_conv_kernel<T, groups>;
+  allow_shared_bytes<kernel, max_bytes(Kernel::kConvolvedProduct) - kUsed>();
   launch_dependent("project_short_conv_kernel", kernel, {blocks, kConvThreads + 32, share.bytes}, stream, a_map, w_map,
                    args, layout);
 }

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/fused/launch.h"
 #include "kernels/cuda/gemm/gemm_few_rows_tiles.cuh"

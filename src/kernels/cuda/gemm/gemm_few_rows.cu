@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/gemm/gemm_few_rows_units.cuh"
 
@@ -48,8 +49,8 @@ void launch_rows(cudaStream_t stream, const GemmArgs& args, DType act, bool floa
   const Kernel width = args.n > args.k ? Kernel::kWideProduct : Kernel::kNarrowProduct;
   const Share share = args.offsets != nullptr ? kHalf : share_of(width, args.m);
   const Layout layout = layout_of(choose_tiles(args, multiprocessors), kRows, args.k, share);
-  const auto kernel = gemm_few_rows_kernel<T, groups>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxBytes));
+  constexpr auto kernel = gemm_few_rows_kernel<T, groups>;
+  allow_shared_bytes<kernel, kMaxBytes>();
   const CUtensorMap a_map = pieces_map(args.a, act, 1, args.m, args.k, kRows, kDepth, layout.pieces);
   const CUtensorMap w_map =
       pieces_map(args.w.data, act, args.groups, args.n, args.k, layout.box_tiles * kTile, kDepth, layout.pieces);

@@ -182,7 +182,7 @@ struct Cursor {
 // Whether the offsets must be waited for. The next kernel may then start only behind that wait, so that it finds them
 // written.
 __device__ inline bool offsets_are_new(const GemmArgs& args) {
-  return args.offsets != nullptr && !args.offsets_are_old;
+  return args.offsets != nullptr && args.offsets_visible == Visible::kAfterWait;
 }
 
 // To be called first of all by every thread.

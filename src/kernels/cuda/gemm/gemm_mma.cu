@@ -159,8 +159,8 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_mma_kernel(GemmArgs args, bo
 
 template <class T, bool vector>
 void launch_type(cudaStream_t stream, const GemmArgs& args, bool float_out) {
-  const auto kernel = gemm_mma_kernel<T, vector>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  constexpr auto kernel = gemm_mma_kernel<T, vector>;
+  allow_shared_bytes<kernel, kSharedBytes>();
   kernel<<<tile_count(args, kMmaTile), kThreads, kSharedBytes, stream>>>(args, float_out, vector_output(args));
   check_launch("gemm_mma_kernel");
 }

@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_planes_kernel(GemmArgs args,
 
 void launch_gemm_planes(cudaStream_t stream, const GemmArgs& args) {
   if (args.m == 0 || args.n == 0) return;
-  CUDA_CHECK(cudaFuncSetAttribute(gemm_planes_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  allow_shared_bytes<gemm_planes_kernel, kSharedBytes>();
   gemm_planes_kernel<<<tile_count(args, kPlanesTile), kThreads, kSharedBytes, stream>>>(args, vector_output(args));
   check_launch("gemm_planes_kernel");
 }

@@ -13,6 +13,8 @@
 // memory.
 #include <algorithm>
 
+#include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/gemm/gemm_planes.cuh"
 #include "kernels/cuda/gemm/gemm_planes_wgmma_out.cuh"
@@ -345,14 +347,11 @@ void launch(cudaStream_t stream, const GemmArgs& args) {
     a_map = matrix_map(args.a, DType::kF32, args.m, args.k, kRows, kBoxFloats);
     w_map = matrix_map(args.w.data, args.w.dtype, args.groups * args.n, args.k, kColumns, kDepth / S::kWBoxes);
   }
-  int device = 0, multiprocessors = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   const int64_t tiles = row_tile_bound(args.m, args.groups, kRows) * ceil_divide(args.n, kCluster * kColumns);
   const auto clusters =
       static_cast<unsigned>(std::min<int64_t>(tiles, (multiprocessors - args.left_to_transfers) / kCluster));
-  CUDA_CHECK(cudaFuncSetAttribute(gemm_planes_wgmma_kernel<float_weights>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  S::kSharedBytes));
+  allow_shared_bytes<gemm_planes_wgmma_kernel<float_weights>, S::kSharedBytes>();
   gemm_planes_wgmma_kernel<float_weights>
       <<<clusters * kCluster, S::kThreads, S::kSharedBytes, stream>>>(a_map, w_map, args);
   check_launch("gemm_planes_wgmma_kernel");

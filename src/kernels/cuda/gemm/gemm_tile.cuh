@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/common/device_types.cuh"
+#include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/gemm/launch.h"
 
 namespace lfm2 {

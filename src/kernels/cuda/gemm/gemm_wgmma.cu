@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/gemm/gemm_wgmma.h"
 #include "kernels/cuda/gemm/gemm_wgmma_block.cuh"
@@ -277,7 +278,7 @@ __global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster, transp
                            transposed};  // nvcc takes no structures as parameters of a kernel's template
   using S = Shape<tile>;
   // A kernel behind this one may count on offsets that were there before this one started to wait.
-  const bool known = args.offsets == nullptr || args.offsets_are_old;
+  const bool known = args.offsets == nullptr || args.offsets_visible == Visible::kBeforeWait;
   if (known) let_next_start();
   extern __shared__ char shared[];
   Block<tile> block((shared_address(shared) + 1023) / 1024 * 1024, args.k);
@@ -324,8 +325,8 @@ int rows_of_a_box(const GemmArgs& args, WgmmaTile tile) {
 template <class T, WgmmaTile tile, bool swiglu>
 void launch_tile(cudaStream_t stream, const GemmArgs& args, DType act, bool float_out) {
   using S = Shape<tile>;
-  const auto kernel = gemm_wgmma_kernel<T, tile.rows, tile.columns, tile.cluster, tile.transposed, swiglu>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes));
+  constexpr auto kernel = gemm_wgmma_kernel<T, tile.rows, tile.columns, tile.cluster, tile.transposed, swiglu>;
+  allow_shared_bytes<kernel, S::kSharedBytes>();
   const int box_rows = rows_of_a_box(args, tile);
   const CUtensorMap a_map = matrix_map(args.a, act, args.m, args.k, box_rows, kDepth);
   const CUtensorMap w_map = matrices_map(args.w.data, act, args.groups, args.n, args.k, S::kWBox, kDepth);

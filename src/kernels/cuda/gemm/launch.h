@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/any_array.h"
+#include "kernels/cuda/common/visible.h"
 #include "kernels/cuda/gemm/gemm_plan.h"
 
 namespace lfm2 {
@@ -22,9 +23,7 @@ struct GemmArgs {
   int64_t m, n, k;
   int64_t groups;
   Epilogue epilogue;
-  // The offsets were written before the kernel in front of this one began to wait, or before that one let this one
-  // start, so they may be read before the wait.
-  bool offsets_are_old = false;
+  Visible offsets_visible = Visible::kAfterWait;  // where there are offsets
   // Multiprocessors that the kernels whose blocks stay (those of wgmma) leave free: Backend::leave_to_transfers.
   int left_to_transfers = 0;
 };

@@ -52,7 +52,7 @@ Products::Product Products::grouped_product(const Tensor& a, const Tensor& w, co
                             .plain_fp32 = features_.plain_fp32};
   expect(gemm_supported(problem), "grouped product: this combination of types");
   const int32_t* offsets = expert_offsets ? expert_offsets.as<const int32_t>() : nullptr;
-  return {.args = {a.data, any(w), {}, out.data, offsets, a.dim(0), n, k, groups, epilogue, routing_is_old_},
+  return {.args = {a.data, any(w), {}, out.data, offsets, a.dim(0), n, k, groups, epilogue, routing_visible_},
           .problem = problem,
           .path = choose_grouped(problem)};
 }
@@ -62,7 +62,8 @@ void Products::multiply_groups(const Tensor& a, const Tensor& w, const Tensor& e
   const Product product = grouped_product(a, w, expert_offsets, out, epilogue);
   if (product.args.m == 0 || product.args.n == 0) return;
   multiply(product.path, product.args, product.problem);
-  if (expert_offsets) routing_is_old_ = true;
+  // Where the offsets were not visible, the kernel lets the next one start behind its own wait, if at all.
+  if (expert_offsets) routing_visible_ = Visible::kBeforeWait;
 }
 
 }  // namespace lfm2

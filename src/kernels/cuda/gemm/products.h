@@ -40,12 +40,9 @@ class Products {
   std::optional<GemmArgs> few_grouped_rows_args(const Tensor& a, const Tensor& w, const Tensor& expert_offsets,
                                                 const Tensor& out, Epilogue epilogue) const;
 
-  // Whether all routings were written so long ago that kernels may read them before they wait for the one in front of
-  // them: some kernel behind the one that wrote the last of them lets the next one start behind its own wait, as
-  // scatter_rows, the grouped products and matmul_combine_experts do. Whatever writes a routing says that they are not
-  // old, but for norm_route_swiglu, which lets the next one start behind what it has written.
-  bool routing_is_old() const { return routing_is_old_; }
-  void set_routing_is_old(bool old) { routing_is_old_ = old; }
+  // When the next kernel may read all routings: what the last launcher that wrote one, or made it visible, returned.
+  Visible routing_visible() const { return routing_visible_; }
+  void set_routing_visible(Visible visible) { routing_visible_ = visible; }
 
  private:
   struct Product {
@@ -64,7 +61,7 @@ class Products {
   cudaStream_t stream_;
   Features features_;
   LtMatmul lt_;
-  bool routing_is_old_ = false;
+  Visible routing_visible_ = Visible::kAfterWait;
   int left_to_transfers_ = 0;  // multiprocessors
 };
 

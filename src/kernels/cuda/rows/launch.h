@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/common/any_array.h"
 #include "kernels/cuda/common/limits.h"
+#include "kernels/cuda/common/visible.h"
 
 namespace lfm2 {
 
@@ -17,15 +18,15 @@ void launch_embed(cudaStream_t stream, const int32_t* ids, int64_t tokens, AnyAr
 
 void launch_insert_drawn(cudaStream_t stream, int32_t* ids, int64_t tokens, const int32_t* drawn, int64_t draws);
 
-// `next_waits`: the next kernel starts behind this one's wait, so that it finds what was written before this one
-// (Products::routing_is_old).
+// `next_waits`: the next kernel starts behind this one's wait, so that what was written before this one is visible to
+// it before its own (Visible::kBeforeWait).
 void launch_gather_rows(cudaStream_t stream, const void* x, int64_t x_rows, const int32_t* rows, int64_t count,
                         int64_t row_bytes, void* out, bool next_waits);
 
 // Copies row i of x [count, row] to the rows targets [count, copies] of out. Each target is named once. The next kernel
-// starts behind this one's wait, as with gather_rows's `next_waits`.
-void launch_scatter_rows(cudaStream_t stream, const void* x, const int32_t* targets, int64_t count, int copies,
-                         int64_t row_bytes, void* out);
+// starts behind this one's wait; returns when what was written before this one is visible.
+Visible launch_scatter_rows(cudaStream_t stream, const void* x, const int32_t* targets, int64_t count, int copies,
+                            int64_t row_bytes, void* out);
 
 // Copies words of 4 bytes, which lie on 4 bytes: at least one. Host memory must be such that the GPU reaches it, as
 // that of Backend::allocate_host is.

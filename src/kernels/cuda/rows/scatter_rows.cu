@@ -48,13 +48,14 @@ void launch_scatter_words(cudaStream_t stream, const void* x, const int32_t* tar
 
 }  // namespace
 
-void launch_scatter_rows(cudaStream_t stream, const void* x, const int32_t* targets, int64_t count, int copies,
-                         int64_t row_bytes, void* out) {
-  if (count == 0 || copies == 0 || row_bytes == 0) return;
+Visible launch_scatter_rows(cudaStream_t stream, const void* x, const int32_t* targets, int64_t count, int copies,
+                            int64_t row_bytes, void* out) {
+  if (count == 0 || copies == 0 || row_bytes == 0) return Visible::kBeforeWait;
   if (row_bytes % 16 == 0 && on_16_bytes(x) && on_16_bytes(out))
     launch_scatter_words<uint4>(stream, x, targets, count, copies, row_bytes, out);
   else
     launch_scatter_words<uint16_t>(stream, x, targets, count, copies, row_bytes, out);
+  return Visible::kBeforeWait;
 }
 
 }  // namespace lfm2

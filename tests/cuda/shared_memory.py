@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Every kernel's shared memory fits into a thread block's on the GPU that it is compiled for: 163 KB on sm_80, 227 KB from sm_90 on.
+
+Usage: shared_memory.py LIBRARY. Static shared memory comes from the sections of the machine code in the library, dynamic shared memory
+from the names of its instances of allow_shared_bytes (src/kernels/cuda/common/shared_memory.cuh): of a kernel's instances, the largest of
+each. A kernel that asks for no dynamic shared memory there may have 48 KB in all, as CUDA says. Needs no GPU.
+"""
+import re, struct, subprocess, sys
+
+EM_CUDA = 190
+KB = 1024
+WITHOUT_ASKING = 48 * KB
+
+
+def strings_at(data, offset):
+    return data[offset:data.index(b"\0", offset)].decode()
+
+
+def shared_sections(data):
+    """Yields (architecture, mangled name of a kernel, bytes) from all ELF images of machine code, which lie uncompressed in the library."""
+    for match in re.finditer(rb"\x7fELF\x02\x01", data):
+        start = match.start()
+        if struct.unpack_from("<H", data, start + 18)[0] != EM_CUDA:
+            continue
+        sections_at, flags = struct.unpack_from("<QI", data, start + 40)
+        size, count, names = struct.unpack_from("<HHH", data, start + 58)
+        headers = [struct.unpack_from("<IIQQQQIIQQ", data, start + sections_at + i * size) for i in range(count)]
+        for header in headers:
+            name = strings_at(data, start + headers[names][4] + header[0])
+            if name.startswith(".text."):
+                yield flags >> 8 & 0xFF, name[len(".text."):], 0
+            elif name.startswith(".nv.shared.") and not name.endswith(".reserved.0"):
+                yield flags >> 8 & 0xFF, name[len(".nv.shared."):], header[5]
+
+
+def largest(pairs):
+    result = {}
+    for key, value in pairs:
+        result[key] = max(value, result.get(key, 0))
+    return result
+
+
+def main():
+    library = sys.argv[1]
+    names = subprocess.run(["nm", "-C", library], check=True, capture_output=True, text=True).stdout
+    dynamic = largest((kernel, int(size)) for kernel, size in re.findall(r"allow_shared_bytes<.*?(\w+_kernel)\b.*?, (\d+)>\(", names))
+    with open(library, "rb") as file:
+        sections = list(shared_sections(file.read()))
+    static = largest(((architecture, name.group(1)), size) for architecture, mangled, size in sections
+                     if (name := re.search(r".*\d([a-z][a-z_]*(?:\d[a-z_]*)?_kernel)[IE]", mangled)))
+    missing = dynamic.keys() - {kernel for _, kernel in static}
+    if len(static) < 30 or len(dynamic) < 6 or missing:
+        sys.exit(f"{library}: {len(static)} kernels and {len(dynamic)} dynamic sizes found, no code of {missing}: this script no longer reads them")
+    found = 0
+    for (architecture, kernel), size in sorted(static.items()):
+        # From sm_90 on, a section counts the 1 KB of each block that CUDA keeps beside the 227.
+        own = size - KB if architecture >= 90 and size >= KB else size
+        limit = WITHOUT_ASKING if kernel not in dynamic else (227 if architecture >= 90 else 163) * KB
+        if own + dynamic.get(kernel, 0) > limit:
+            found += 1
+            print(f"{kernel}, sm_{architecture}: {own} bytes of static and {dynamic.get(kernel, 0)} of dynamic shared memory; a block may have {limit}")
+    print(f"{len(static)} kernels, {len(dynamic)} with dynamic shared memory, {found} with too much")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
