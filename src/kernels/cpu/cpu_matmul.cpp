@@ -1,11 +1,13 @@
 // The matrix products. The rows of a are packed once, each tile of w when it is used. A work item computes a block of
 // rows by a group of columns of the output, or, for single rows on many threads, a part of the sums of these; of many
 // rows, a thread takes several such groups at once.
+#include "kernels/cpu/cpu_matmul.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 
-#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/for_each_row.h"
 
 namespace lfm2 {
 
@@ -56,7 +58,7 @@ void write_row(const float* sums, int64_t columns, const float* bias, bool add, 
 
 }  // namespace
 
-struct CpuOps::Product {
+struct CpuMatmul::Product {
   Tensor a, w;                  // [rows, k], [matrices, n, k]
   const float* bias = nullptr;  // [n]
   Tensor out;
@@ -67,17 +69,17 @@ struct CpuOps::Product {
 };
 
 // With at most so many tiles of rows, rows of w are multiplied as they are stored.
-int64_t CpuOps::few_tiles(const Product& product) const {
+int64_t CpuMatmul::few_tiles(const Product& product) const {
   return static_cast<int64_t>(product.w.tiled ? simd_.matmul->few_tiles_tiled : simd_.matmul->few_tiles);
 }
 // How many tiles of columns the kernel then takes at once.
-int64_t CpuOps::tiles_at_once(const Product& product, int64_t rows) const {
+int64_t CpuMatmul::tiles_at_once(const Product& product, int64_t rows) const {
   return product.w.tiled ? static_cast<int64_t>(simd_.matmul->few_columns(static_cast<size_t>(rows))) : 1;
 }
 
 // Adds blocks for the rows [first, last) of a, which are multiplied by matrix `matrix`: at least `wanted` blocks, where
 // there are rows enough.
-void CpuOps::cut_rows(int64_t matrix, int64_t first, int64_t last, int64_t wanted) {
+void CpuMatmul::cut_rows(int64_t matrix, int64_t first, int64_t last, int64_t wanted) {
   const auto tile = static_cast<int64_t>(simd_.matmul->tile_rows);
   const int64_t blocks =
       std::max(ceil_divide(last - first, kMaxBlockRows), std::min(wanted, (last - first) / kMinBlockRows));
@@ -89,25 +91,25 @@ void CpuOps::cut_rows(int64_t matrix, int64_t first, int64_t last, int64_t wante
 }
 
 // The least columns of a work item: whole tiles, and whole blocks of gate and up rows.
-int64_t CpuOps::min_item_columns() const {
+int64_t CpuMatmul::min_item_columns() const {
   return std::max(static_cast<int64_t>(simd_.matmul->tile_columns), kGateUpColumns);
 }
 
 // The blocks that rows are to be cut into where they are multiplied by a matrix with n columns of output, so that each
 // thread has kItemsPerThread items.
-int64_t CpuOps::wanted_blocks(int64_t n) const {
+int64_t CpuMatmul::wanted_blocks(int64_t n) const {
   const int64_t items = std::max<int64_t>(1, ceil_divide(n, min_item_columns()));
   return ceil_divide(kItemsPerThread * static_cast<int64_t>(pool_.threads()), items);
 }
 
 // Packs all tiles of rows for each block of k: [blocks of k, tiles].
-const std::byte* CpuOps::pack_rows(const Tensor& a, DType w_type) {
+const std::byte* CpuMatmul::pack_rows(const Tensor& a, DType w_type) {
   const MatmulKernel& kernel = *simd_.matmul;
   const auto tile_rows = static_cast<int64_t>(kernel.tile_rows), block_k = static_cast<int64_t>(kernel.block_k);
   const int64_t tiles = row_blocks_.back().end_tile, k = a.dim(1), k_blocks = ceil_divide(k, block_k);
   const size_t tile_bytes = kernel.a_bytes(a.dtype, w_type);
   auto* packed = packed_.reserve<std::byte>(static_cast<size_t>(tiles * k_blocks) * tile_bytes);
-  for_each_row(tiles * k_blocks, a.dim(0) * std::min(k, block_k) / tiles, [&](int64_t item) {
+  for_each_row(pool_, tiles * k_blocks, a.dim(0) * std::min(k, block_k) / tiles, [&](int64_t item) {
     const int64_t tile = item / k_blocks, b = item % k_blocks;
     const RowBlock& block = *std::partition_point(row_blocks_.begin(), row_blocks_.end(),
                                                   [&](const RowBlock& other) { return other.end_tile <= tile; });
@@ -121,8 +123,8 @@ const std::byte* CpuOps::pack_rows(const Tensor& a, DType w_type) {
 // Multiplies one block of rows with the columns [first_column, end_column). `w_tile` and `sums` are the thread's own
 // memory for a tile of w and for the sums [tiles of columns, rows in whole tiles, tile_columns]. The thread will
 // probably read the rows of w from `next_w` on next.
-void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64_t first_column, int64_t end_column,
-                            std::byte* w_tile, float* sums, const std::byte* next_w) const {
+void CpuMatmul::multiply_group(const Product& product, const RowBlock& block, int64_t first_column, int64_t end_column,
+                               std::byte* w_tile, float* sums, const std::byte* next_w) const {
   const MatmulKernel& kernel = *simd_.matmul;
   const auto tile_rows = static_cast<int64_t>(kernel.tile_rows),
              tile_columns = static_cast<int64_t>(kernel.tile_columns);
@@ -200,7 +202,7 @@ void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64
 // Multiplies rows each of which is a block of its own, as in a step of one sequence, where threads outnumber tiles of
 // columns so far that tiles over all of k would end at different times. A work item is some blocks of k of a group of
 // columns, whose sums are kept apart; whoever ends the last item of a group adds them in the order of k.
-void CpuOps::multiply_single_rows(const Product& product, int64_t group_columns, int64_t item_blocks) {
+void CpuMatmul::multiply_single_rows(const Product& product, int64_t group_columns, int64_t item_blocks) {
   const MatmulKernel& kernel = *simd_.matmul;
   const Tensor& w = product.w;
   const auto tile_columns = static_cast<int64_t>(kernel.tile_columns), block_k = static_cast<int64_t>(kernel.block_k);
@@ -261,7 +263,7 @@ void CpuOps::multiply_single_rows(const Product& product, int64_t group_columns,
   });
 }
 
-void CpuOps::multiply_blocks(Product product) {
+void CpuMatmul::multiply_blocks(Product product) {
   if (row_blocks_.empty() || product.n() == 0) return;
   const MatmulKernel& kernel = *simd_.matmul;
   const auto tile_columns = static_cast<int64_t>(kernel.tile_columns);
@@ -310,8 +312,8 @@ void CpuOps::multiply_blocks(Product product) {
 
 // Writes the columns [first, first + columns) of a row of the output. Their sums stand in tiles that are `step` floats
 // apart.
-void CpuOps::write_sums(const Product& product, int64_t row, int64_t first, int64_t columns, const float* sums,
-                        int64_t step) const {
+void CpuMatmul::write_sums(const Product& product, int64_t row, int64_t first, int64_t columns, const float* sums,
+                           int64_t step) const {
   const auto tile_columns = static_cast<int64_t>(simd_.matmul->tile_columns);
   const auto copy_sums = [&](float* target) {
     // The usual number of columns in a tile; a copy of constant size needs no call.
@@ -342,7 +344,7 @@ void CpuOps::write_sums(const Product& product, int64_t row, int64_t first, int6
 }
 
 // Computes silu(gate) * up. The sums are blocks of gate and of up columns in turn, and begin with a whole block.
-void CpuOps::write_swiglu(const float* sums, int64_t columns, DType type, std::byte* target) const {
+void CpuMatmul::write_swiglu(const float* sums, int64_t columns, DType type, std::byte* target) const {
   float gate[kMaxGroupColumns / 2], up[kMaxGroupColumns / 2];
   int64_t count = 0;
   for (int64_t c = 0; c < columns; c += kGateUpColumns, count += kGateUpBlock) {
@@ -354,7 +356,7 @@ void CpuOps::write_swiglu(const float* sums, int64_t columns, DType type, std::b
   if (type != DType::kF32) convert(DType::kF32, gate, type, target, static_cast<size_t>(count));
 }
 
-Tensor CpuOps::as_product_weight(const Tensor& w) const {
+Tensor CpuMatmul::as_product_weight(const Tensor& w) const {
   const MatmulKernel& kernel = *simd_.matmul;
   const auto tile = static_cast<int64_t>(kernel.tile_columns);
   Tensor same = w;
@@ -362,7 +364,7 @@ Tensor CpuOps::as_product_weight(const Tensor& w) const {
   return same;
 }
 
-void CpuOps::put_in_tiles(const Tensor& w) {
+void CpuMatmul::put_in_tiles(const Tensor& w) {
   const auto tile = static_cast<int64_t>(simd_.matmul->tile_columns), k = w.dim(w.rank - 1);
   const size_t tile_bytes = static_cast<size_t>(tile * k) * size_bytes(w.dtype);
   auto* scratch = scratch_.reserve<std::byte>(pool_.threads() * tile_bytes);
@@ -373,27 +375,20 @@ void CpuOps::put_in_tiles(const Tensor& w) {
   });
 }
 
-void CpuOps::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) {
+void CpuMatmul::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) {
   const int64_t m = a.dim(0), n = w.dim(0);
   expect(a.rank == 2 && w.rank == 2 && out.rank == 2 && a.dim(1) == w.dim(1) && out.dim(0) == m && out.dim(1) == n &&
              (!bias || bias.numel() == n) && is_float(a) && is_float(w),
          "matmul: shapes");
   row_blocks_.clear();
   cut_rows(0, 0, m, wanted_blocks(n));
-  multiply_blocks({.a = a,
-                   .w = w.reshape({1, n, w.dim(1)}),
-                   .bias = as_float(bias, weights_),
-                   .out = out,
-                   .add = write == Write::kAdd});
+  const bool converted = bias.dtype != DType::kF32;
+  float* biases = converted ? bias_.reserve<float>(static_cast<size_t>(n)) : bias.as<float>();
+  if (converted) convert(bias.dtype, bias.data, DType::kF32, biases, static_cast<size_t>(n));
+  multiply_blocks({.a = a, .w = w.reshape({1, n, w.dim(1)}), .bias = biases, .out = out, .add = write == Write::kAdd});
 }
 
-void CpuOps::norm_matmul(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& w, const Tensor& bias,
-                         const Tensor& normed, const Tensor& out) {
-  rms_norm(x, norm_weight, eps, normed);
-  matmul(normed, w, bias, out, Write::kStore);
-}
-
-void CpuOps::matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) {
+void CpuMatmul::matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) {
   const int64_t m = a.dim(0), n = w.dim(0);
   expect(a.rank == 2 && w.rank == 2 && out.rank == 2 && a.dim(1) == w.dim(1) && out.dim(0) == m &&
              2 * out.dim(1) == n && n % kGateUpColumns == 0 && out.dtype == a.dtype && is_float(a) && is_float(w),
@@ -404,7 +399,7 @@ void CpuOps::matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) 
 }
 
 // Cuts the rows of each expert into blocks, which are multiplied by the matrix of that expert.
-void CpuOps::cut_experts(const Tensor& a, const Tensor& w, const Tensor& expert_offsets) {
+void CpuMatmul::cut_experts(const Tensor& a, const Tensor& w, const Tensor& expert_offsets) {
   const auto* offsets = expert_offsets.as<const int32_t>();
   row_blocks_.clear();
   for (int64_t expert = 0; expert < w.dim(0); ++expert) {
@@ -414,7 +409,7 @@ void CpuOps::cut_experts(const Tensor& a, const Tensor& w, const Tensor& expert_
   }
 }
 
-void CpuOps::grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) {
+void CpuMatmul::grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) {
   expect(a.rank == 2 && w.rank == 3 && out.rank == 2 && a.dim(1) == w.dim(2) && out.dim(0) == a.dim(0) &&
              out.dim(1) == w.dim(1) && expert_offsets.numel() == w.dim(0) + 1 && is_float(a) && is_float(w),
          "grouped_matmul: shapes");
@@ -422,7 +417,7 @@ void CpuOps::grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expe
   multiply_blocks({.a = a, .w = w, .out = out});
 }
 
-void CpuOps::grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) {
+void CpuMatmul::grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) {
   expect(a.rank == 2 && w.rank == 3 && out.rank == 2 && a.dim(1) == w.dim(2) && out.dim(0) == a.dim(0) &&
              2 * out.dim(1) == w.dim(1) && w.dim(1) % kGateUpColumns == 0 && out.dtype == a.dtype &&
              expert_offsets.numel() == w.dim(0) + 1 && is_float(a) && is_float(w),

@@ -75,6 +75,12 @@ void CpuOps::rms_norm(const Tensor& x, const Tensor& weight, float eps, const Te
   });
 }
 
+void CpuOps::norm_matmul(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& w, const Tensor& bias,
+                         const Tensor& normed, const Tensor& out) {
+  rms_norm(x, norm_weight, eps, normed);
+  matmul(normed, w, bias, out, Write::kStore);
+}
+
 void CpuOps::gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) {
   expect(rows.dtype == DType::kI32 && out.dim(0) == rows.numel() && out.dim(1) == x.dim(1) && out.dtype == x.dtype,
          "gather_rows: shapes");
