@@ -26,50 +26,8 @@ struct BiasArgs {
   Activation activation;
 };
 
-// Loads the biases of the unit's elements, from `element` on.
 template <class T, class Index>
-__device__ void load_bias(const BiasArgs<T>& args, Index element, float (&shift)[kUnit<T>]) {
-  const Index columns = static_cast<Index>(args.columns.divisor), row = args.columns.quotient(element);
-  Index column = element - row * columns;
-  if (args.by_column) {
-    if (args.row_units) {
-      Unit<T> unit;
-      unit.bits = *reinterpret_cast<const uint4*>(args.bias + column);
-      return unpack(unit, shift);
-    }
-#pragma unroll
-    for (int i = 0; i < kUnit<T>; ++i) {
-      shift[i] = to_f32(args.bias[column]);
-      column = column + 1 == columns ? 0 : column + 1;
-    }
-    return;
-  }
-  const Index period = static_cast<Index>(args.rows_per_sample.divisor);
-  Index own = row - args.rows_per_sample.quotient(row) * period;
-  float value = to_f32(args.bias[own]);
-  if (args.row_units) {
-#pragma unroll
-    for (int i = 0; i < kUnit<T>; ++i) shift[i] = value;
-    return;
-  }
-  const auto next = [&](Index from) { return from + 1 == period ? 0 : from + 1; };
-  if (args.long_rows) {
-    const float other = to_f32(args.bias[next(own)]);
-    const Index left = columns - column;
-#pragma unroll
-    for (int i = 0; i < kUnit<T>; ++i) shift[i] = i < left ? value : other;
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < kUnit<T>; ++i) {
-    shift[i] = value;
-    if (++column == columns) {
-      column = 0;
-      own = next(own);
-      value = to_f32(args.bias[own]);
-    }
-  }
-}
+__device__ void load_bias(const BiasArgs<T>& args, Index element, float (&shift)[kUnit<T>]);
 
 // - operands: input, output [rows, columns]; bias [columns] or [rows_per_sample].
 // - block: kThreads units in kSteps steps.
@@ -114,6 +72,51 @@ __global__ void __launch_bounds__(kThreads) bias_kernel(const __grid_constant__ 
 #pragma unroll
       for (int i = 0; i < kUnit<T>; ++i)
         if (i < count) args.output[element + i] = units[step].elements[i];
+    }
+  }
+}
+
+// Loads the biases of the unit's elements, from `element` on.
+template <class T, class Index>
+__device__ void load_bias(const BiasArgs<T>& args, Index element, float (&shift)[kUnit<T>]) {
+  const Index columns = static_cast<Index>(args.columns.divisor), row = args.columns.quotient(element);
+  Index column = element - row * columns;
+  if (args.by_column) {
+    if (args.row_units) {
+      Unit<T> unit;
+      unit.bits = *reinterpret_cast<const uint4*>(args.bias + column);
+      return unpack(unit, shift);
+    }
+#pragma unroll
+    for (int i = 0; i < kUnit<T>; ++i) {
+      shift[i] = to_f32(args.bias[column]);
+      column = column + 1 == columns ? 0 : column + 1;
+    }
+    return;
+  }
+  const Index period = static_cast<Index>(args.rows_per_sample.divisor);
+  Index own = row - args.rows_per_sample.quotient(row) * period;
+  float value = to_f32(args.bias[own]);
+  if (args.row_units) {
+#pragma unroll
+    for (int i = 0; i < kUnit<T>; ++i) shift[i] = value;
+    return;
+  }
+  const auto next = [&](Index from) { return from + 1 == period ? 0 : from + 1; };
+  if (args.long_rows) {
+    const float other = to_f32(args.bias[next(own)]);
+    const Index left = columns - column;
+#pragma unroll
+    for (int i = 0; i < kUnit<T>; ++i) shift[i] = i < left ? value : other;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kUnit<T>; ++i) {
+    shift[i] = value;
+    if (++column == columns) {
+      column = 0;
+      own = next(own);
+      value = to_f32(args.bias[own]);
     }
   }
 }

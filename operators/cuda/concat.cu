@@ -12,60 +12,12 @@ constexpr int kSteps = kWhole ? 4 : 2;  // number of units of a thread
 constexpr int kFewParts = 32;           // makes a small parameter block for the usual case
 constexpr int kMaxParts = 1024;         // makes 24 KiB of parameters
 
-// A unit across two runs: the first `count` elements of `first`, then those of `second` from number `count` on.
 template <class T>
-__device__ Unit<T> spliced(const Unit<T>& first, const Unit<T>& second, int count) {
-  constexpr int kInWord = 4 / static_cast<int>(sizeof(T));
-  Unit<T> unit;
-#pragma unroll
-  for (int word = 0; word < 4; ++word) {
-    const int there = count - word * kInWord;  // elements of this word from `first`
-    const uint32_t mask = there >= kInWord ? 0xffffffffu : there <= 0 ? 0u : 0xffffu;
-    unit.words[word] = (first.words[word] & mask) | (second.words[word] & ~mask);
-  }
-  return unit;
-}
-
-// A unit of which `left` elements lie in one run and the others in a second one. `left` is 0 where it spans more runs.
-template <class T>
-struct Runs {
-  Shifted<T> first, second;
-  int left;
-
-  __device__ Unit<T> get() const {
-    const Unit<T> unit = first.get(0, left);
-    return left == kUnit<T> ? unit : spliced(unit, second.get(left, kUnit<T>), left);
-  }
-};
-// Whether `place` is so far from either end of `elements` that the units of memory around a unit there are inside.
+struct Runs;
 template <class T, class Index>
-__device__ bool inside(Index place, Index elements) {
-  return place >= Index{kUnit<T>} && place < elements && elements - place >= Index{2 * kUnit<T>};
-}
-
-// A place in a row of the whole, and in the part to which it belongs.
+__device__ bool inside(Index place, Index elements);
 template <class Index>
-struct Place {
-  Index outer;
-  int part;
-  Index begin, column, end;  // the part's bounds in the row
-
-  template <class T, int kParts>
-  __device__ void enter(const Table<T, kParts>& table, int new_part) {
-    part = new_part;
-    begin = part > 0 ? static_cast<Index>(table.ends[part - 1]) : 0;
-    end = static_cast<Index>(table.ends[part]);
-  }
-  template <class T, int kParts>
-  __device__ void step(const Table<T, kParts>& table) {
-    if (++column < end) return;
-    if (part + 1 < table.count) return enter(table, part + 1);
-    ++outer;
-    column = 0;
-    enter(table, 0);
-  }
-  __device__ Index in_part() const { return outer * (end - begin) + (column - begin); }
-};
+struct Place;
 
 // - operands: parts [outer, length] of each part; out whole [outer, whole_row], of whose rows table.row elements
 //   from table.first on are written.
@@ -150,6 +102,61 @@ __global__ void __launch_bounds__(kThreads) join_kernel(const __grid_constant__ 
     }
   }
 }
+
+// A unit across two runs: the first `count` elements of `first`, then those of `second` from number `count` on.
+template <class T>
+__device__ Unit<T> spliced(const Unit<T>& first, const Unit<T>& second, int count) {
+  constexpr int kInWord = 4 / static_cast<int>(sizeof(T));
+  Unit<T> unit;
+#pragma unroll
+  for (int word = 0; word < 4; ++word) {
+    const int there = count - word * kInWord;  // elements of this word from `first`
+    const uint32_t mask = there >= kInWord ? 0xffffffffu : there <= 0 ? 0u : 0xffffu;
+    unit.words[word] = (first.words[word] & mask) | (second.words[word] & ~mask);
+  }
+  return unit;
+}
+
+// A unit of which `left` elements lie in one run and the others in a second one. `left` is 0 where it spans more runs.
+template <class T>
+struct Runs {
+  Shifted<T> first, second;
+  int left;
+
+  __device__ Unit<T> get() const {
+    const Unit<T> unit = first.get(0, left);
+    return left == kUnit<T> ? unit : spliced(unit, second.get(left, kUnit<T>), left);
+  }
+};
+// Whether `place` is so far from either end of `elements` that the units of memory around a unit there are inside.
+template <class T, class Index>
+__device__ bool inside(Index place, Index elements) {
+  return place >= Index{kUnit<T>} && place < elements && elements - place >= Index{2 * kUnit<T>};
+}
+
+// A place in a row of the whole, and in the part to which it belongs.
+template <class Index>
+struct Place {
+  Index outer;
+  int part;
+  Index begin, column, end;  // the part's bounds in the row
+
+  template <class T, int kParts>
+  __device__ void enter(const Table<T, kParts>& table, int new_part) {
+    part = new_part;
+    begin = part > 0 ? static_cast<Index>(table.ends[part - 1]) : 0;
+    end = static_cast<Index>(table.ends[part]);
+  }
+  template <class T, int kParts>
+  __device__ void step(const Table<T, kParts>& table) {
+    if (++column < end) return;
+    if (part + 1 < table.count) return enter(table, part + 1);
+    ++outer;
+    column = 0;
+    enter(table, 0);
+  }
+  __device__ Index in_part() const { return outer * (end - begin) + (column - begin); }
+};
 
 // A unit of a part that is being loaded from the whole. kWhole has the meaning that it has for join_kernel.
 template <class T, bool kWhole, class Index>

@@ -37,70 +37,10 @@ struct alignas(sizeof(T) * kPart) Run {
   T v[kPart];
 };
 
-// A thread's part in filling a tile buffer of one operand, [kDepth, 64 kRuns] in shared memory: it carries kRuns runs
-// of four elements, along k or along the rows.
 template <class T, int kRuns>
-struct Carrier {
-  static constexpr int kTile = 64 * kRuns;
-  static constexpr int kStride = kTile + kPart;  // floats
-  static constexpr int kRowsAtOnce = kThreads / (kDepth / kPart), kDepthAtOnce = kThreads / (kTile / kPart);
-
-  const T* next;
-  int row, l;     // place of run 0 in the tile buffer; each further run is kRowsAtOnce rows or kDepthAtOnce of k behind
-  int rows_left;  // number of rows from `row` on
-  float values[kRuns][kPart];
-
-  __device__ Carrier(const T* matrix, const Operand& operand, int64_t row0) {
-    const int thread = static_cast<int>(threadIdx.x);
-    l = operand.along_k ? thread % (kDepth / kPart) * kPart : thread / (kTile / kPart);
-    row = operand.along_k ? thread / (kDepth / kPart) : thread % (kTile / kPart) * kPart;
-    next = matrix + (row0 + row) * operand.row_stride + l * operand.k_stride;
-    rows_left = static_cast<int>(min(operand.rows - row0, static_cast<int64_t>(kTile))) - row;
-  }
-
-  // Loads the runs for the next tile buffer, of which k_left steps are inside, with zeros beyond the rows and beyond k.
-  __device__ void load(const Operand& operand, int k_left) {
-    const int64_t step = operand.along_k ? operand.k_stride : operand.row_stride;
-    const int64_t apart = operand.along_k ? kRowsAtOnce * operand.row_stride : kDepthAtOnce * operand.k_stride;
-#pragma unroll
-    for (int r = 0; r < kRuns; ++r) {
-      const T* from = next + r * apart;
-      const int along = operand.along_k ? k_left - l : rows_left;
-      const int across = operand.along_k ? rows_left - r * kRowsAtOnce : k_left - l - r * kDepthAtOnce;
-      const int count = across > 0 ? along : 0;
-      if (operand.runs && count >= kPart) {
-        const Run<T> run = *reinterpret_cast<const Run<T>*>(from);
-#pragma unroll
-        for (int i = 0; i < kPart; ++i) values[r][i] = to_f32(run.v[i]);
-      } else {
-#pragma unroll
-        for (int i = 0; i < kPart; ++i) values[r][i] = i < count ? to_f32(from[i * step]) : 0.0f;
-      }
-    }
-    next += kDepth * operand.k_stride;
-  }
-  __device__ void store(float* buffer, bool along_k) const {
-#pragma unroll
-    for (int r = 0; r < kRuns; ++r) {
-      if (along_k) {
-#pragma unroll
-        for (int i = 0; i < kPart; ++i) buffer[(l + i) * kStride + row + r * kRowsAtOnce] = values[r][i];
-      } else {
-        *reinterpret_cast<float4*>(buffer + (l + r * kDepthAtOnce) * kStride + row) =
-            make_float4(values[r][0], values[r][1], values[r][2], values[r][3]);
-      }
-    }
-  }
-};
-
+struct Carrier;
 template <int kRuns>
-__device__ void load_runs(float (&x)[kRuns * kPart], const float* buffer) {
-#pragma unroll
-  for (int r = 0; r < kRuns; ++r) {
-    const float4 run = *reinterpret_cast<const float4*>(buffer + r * 64);
-    x[r * kPart] = run.x, x[r * kPart + 1] = run.y, x[r * kPart + 2] = run.z, x[r * kPart + 3] = run.w;
-  }
-}
+__device__ void load_runs(float (&x)[kRuns * kPart], const float* buffer);
 
 // - operands: a [batch, m, k], b [batch, k, n], output [batch, m, n], of any strides.
 // - block: one tile of the product of one entry of the batch: 64 kRuns rows and columns, through two tile buffers of
@@ -171,6 +111,71 @@ __global__ void __launch_bounds__(kThreads, kRuns == 1 ? 4 : 2) matmul_kernel(co
           if (column + j < args.n) target[j * args.output_n] = rounded<T>(sums[i][r * kPart + j]);
       }
     }
+  }
+}
+
+// A thread's part in filling a tile buffer of one operand, [kDepth, 64 kRuns] in shared memory: it carries kRuns runs
+// of four elements, along k or along the rows.
+template <class T, int kRuns>
+struct Carrier {
+  static constexpr int kTile = 64 * kRuns;
+  static constexpr int kStride = kTile + kPart;  // floats
+  static constexpr int kRowsAtOnce = kThreads / (kDepth / kPart), kDepthAtOnce = kThreads / (kTile / kPart);
+
+  const T* next;
+  int row, l;     // place of run 0 in the tile buffer; each further run is kRowsAtOnce rows or kDepthAtOnce of k behind
+  int rows_left;  // number of rows from `row` on
+  float values[kRuns][kPart];
+
+  __device__ Carrier(const T* matrix, const Operand& operand, int64_t row0) {
+    const int thread = static_cast<int>(threadIdx.x);
+    l = operand.along_k ? thread % (kDepth / kPart) * kPart : thread / (kTile / kPart);
+    row = operand.along_k ? thread / (kDepth / kPart) : thread % (kTile / kPart) * kPart;
+    next = matrix + (row0 + row) * operand.row_stride + l * operand.k_stride;
+    rows_left = static_cast<int>(min(operand.rows - row0, static_cast<int64_t>(kTile))) - row;
+  }
+
+  // Loads the runs for the next tile buffer, of which k_left steps are inside, with zeros beyond the rows and beyond k.
+  __device__ void load(const Operand& operand, int k_left) {
+    const int64_t step = operand.along_k ? operand.k_stride : operand.row_stride;
+    const int64_t apart = operand.along_k ? kRowsAtOnce * operand.row_stride : kDepthAtOnce * operand.k_stride;
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) {
+      const T* from = next + r * apart;
+      const int along = operand.along_k ? k_left - l : rows_left;
+      const int across = operand.along_k ? rows_left - r * kRowsAtOnce : k_left - l - r * kDepthAtOnce;
+      const int count = across > 0 ? along : 0;
+      if (operand.runs && count >= kPart) {
+        const Run<T> run = *reinterpret_cast<const Run<T>*>(from);
+#pragma unroll
+        for (int i = 0; i < kPart; ++i) values[r][i] = to_f32(run.v[i]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kPart; ++i) values[r][i] = i < count ? to_f32(from[i * step]) : 0.0f;
+      }
+    }
+    next += kDepth * operand.k_stride;
+  }
+  __device__ void store(float* buffer, bool along_k) const {
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) {
+      if (along_k) {
+#pragma unroll
+        for (int i = 0; i < kPart; ++i) buffer[(l + i) * kStride + row + r * kRowsAtOnce] = values[r][i];
+      } else {
+        *reinterpret_cast<float4*>(buffer + (l + r * kDepthAtOnce) * kStride + row) =
+            make_float4(values[r][0], values[r][1], values[r][2], values[r][3]);
+      }
+    }
+  }
+};
+
+template <int kRuns>
+__device__ void load_runs(float (&x)[kRuns * kPart], const float* buffer) {
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) {
+    const float4 run = *reinterpret_cast<const float4*>(buffer + r * 64);
+    x[r * kPart] = run.x, x[r * kPart + 1] = run.y, x[r * kPart + 2] = run.z, x[r * kPart + 3] = run.w;
   }
 }
 

@@ -4,7 +4,9 @@
 Every operator of `Ops` has a source in a folder of src/kernels/cuda and a test of its name in the folder of the same name below
 tests/cuda; a source may go on after the name (attention_mma.cu). tests/CMakeLists.txt names every test file in
 tests/cuda and tests/unit/kernels, because one that it does not name is never compiled. Above every __global__ function stands what its
-operands are, what a block and a thread do, and which alignment they need. Ends with 1 and a line for everything that is missing.
+operands are, what a block and a thread do, and which alignment they need. The first kernel of a source stands before all bodies of
+functions, so that it reads from top to bottom: what the kernel calls is declared before it and defined after it. Ends with 1 and a line
+for everything that is missing.
 """
 import pathlib, re, sys
 
@@ -58,13 +60,22 @@ def missing_heads(paths):
                 yield f"{path.relative_to(ROOT)}:{number + 1}: the kernel's head lacks \"{absent[0]}\""
 
 
+def late_kernels(paths):
+    for path in paths:
+        lines = path.read_text().splitlines()
+        first = next((number for number, line in enumerate(lines) if "__global__" in line and not line.lstrip().startswith("//")), 0)
+        for number, line in enumerate(lines[:first]):
+            if re.search(r"\).*\{$", line) and not re.match(r"\s*(//|struct|class|enum|namespace)", line):
+                yield f"{path.relative_to(ROOT)}:{number + 1}: a function's body before the first kernel: declare it here, define it after the kernel"
+
+
 def main():
     names = operators()
     paths = sorted(path for top in ("src", "operators") for path in (ROOT / top).rglob("*.cu*") if path.suffix in (".cu", ".cuh"))
     kernels = sum(path.read_text().count("__global__ void") for path in paths)
     if len(names) < 20 or kernels < 40:
         sys.exit(f"Only {len(names)} operators and {kernels} kernels found: this script no longer reads the source")
-    found = [*missing_files(names), *unlisted_tests(), *missing_heads(paths)]
+    found = [*missing_files(names), *unlisted_tests(), *missing_heads(paths), *late_kernels(path for path in paths if path.suffix == ".cu")]
     print("\n".join(found) or f"{len(names)} operators have their files and tests, {kernels} kernels their heads")
     return 1 if found else 0
 

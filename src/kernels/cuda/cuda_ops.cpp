@@ -83,11 +83,14 @@ void CudaOps::attend(const AttentionArgs& args, DType act, [[maybe_unused]] int6
   launch_attention_mma(stream_, args, act);
 }
 
+static bool can_choose(const RouterRule& rule, int64_t experts, const Tensor& bias) {
+  return rule.top_k >= 1 && rule.top_k <= experts && experts <= kMaxExperts &&
+         (!bias || (bias.dtype == DType::kF32 && bias.numel() == experts));
+}
+
 void CudaOps::route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) {
   const int64_t tokens = logits.dim(0), experts = logits.dim(1);
-  expect(logits.dtype == DType::kF32 && rule.top_k >= 1 && rule.top_k <= experts && experts <= kMaxExperts &&
-             (!bias || (bias.dtype == DType::kF32 && bias.numel() == experts)),
-         "route: logits");
+  expect(logits.dtype == DType::kF32 && can_choose(rule, experts, bias), "route: logits");
   expect(routing.ids.numel() == tokens * rule.top_k && routing.weights.numel() == tokens * rule.top_k,
          "route: routing");
   const RouteArgs args{.logits = logits.as<const float>(),
@@ -111,9 +114,7 @@ NormRouteArgs norm_route_args(const Tensor& x, const Tensor& norm_weight, float 
   expect(x.rank == 2 && gate.rank == 2 && gate.dim(1) == hidden && norm_weight.numel() == hidden &&
              normed.dims == x.dims && normed.dtype == x.dtype && is_float(gate),
          "norm_route: shapes");
-  expect(rule.top_k >= 1 && rule.top_k <= experts && experts <= kMaxExperts &&
-             (!bias || (bias.dtype == DType::kF32 && bias.numel() == experts)),
-         "norm_route: experts");
+  expect(can_choose(rule, experts, bias), "norm_route: experts");
   expect(routing.ids.numel() == tokens * rule.top_k && routing.weights.numel() == tokens * rule.top_k &&
              routing.rows.numel() == tokens * rule.top_k && routing.sources.numel() == tokens * rule.top_k &&
              routing.expert_offsets.numel() == experts + 1,

@@ -35,8 +35,8 @@ void launch(cudaStream_t stream, const AppendKeysValuesArgs& args, int element_b
   const int each = static_cast<int>(sizeof(P)) / element_bytes;
   const int pieces = args.kv_heads * args.head_dim / each;
   launch_dependent("append_keys_values_kernel", append_keys_values_kernel<P>,
-                   {static_cast<unsigned>(ceil_divide(args.tokens * 2 * pieces, kThreads)), kThreads}, stream, args,
-                   pieces, (args.heads + 2 * args.kv_heads) * args.head_dim / each);
+                   {ceil_divide(args.tokens * 2 * pieces, kThreads), kThreads}, stream, args, pieces,
+                   (args.heads + 2 * args.kv_heads) * args.head_dim / each);
 }
 
 }  // namespace

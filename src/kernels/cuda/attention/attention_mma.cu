@@ -9,10 +9,33 @@ namespace lfm2 {
 
 namespace {
 
+template <class T, int width, bool vector>
+struct Tile;
+template <class T, int width, bool paged, bool vector>
+__device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* shared);
+
+// - operands: args.qkv [tokens, (heads + 2 kv_heads) head_dim]; without pages keys and values are those of qkv, with
+//   pages pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all of type T,
+//   bf16 or fp16.
+// - block: (x, y): the tiles of queries that start in a window of `tile_positions` tokens, counted from the end, and
+//   key-value head y (for_each_query_tile); the rows of a tile are all query heads of that head at consecutive
+//   positions.
+// - thread: a warp takes 16 rows of the tile; lane l has scores and output of rows l / 4 and l / 4 + 8 of them.
+// - alignment: `vector`: head_dim in octets, qkv, keys and values on 16 bytes; otherwise any. out on 4 bytes,
+//   head_dim even. width: head_dim rounded up to 64, 128 or 256.
+template <class T, int width, bool paged, bool vector>
+__global__ void __launch_bounds__(Tile<T, width, vector>::kThreads, width == 64 ? 2 : 1)
+    attention_mma_kernel(AttentionArgs args, int tile_positions) {
+  extern __shared__ __align__(128) char shared[];
+  for_each_query_tile<paged>(args, tile_positions,
+                             [&](const QueryTile& tile) { attend<T, width, paged, vector>(args, tile, shared); });
+}
+
 // The shared memory of a block, and how a tile of queries and its keys and values are loaded into it.
 template <class T, int width, bool vector>
 struct Tile {
   using Step = KeyStep<T, width>;
+  static_assert(width == 64 || width == 128 || width == 256);
   static constexpr int kThreads = width == 256 ? 128 : 256, kRows = kThreads / 2;  // a warp takes 16 rows of the tile
   static constexpr int kChunks = width / 8, kQueryBytes = kRows * width * 2, kKeyBytes = Step::kKeyBytes;
   // Shared memory: the queries; two tile buffers of keys and values, or one where there is no room; the merged output
@@ -122,23 +145,6 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* s
   rows.store(args, tile);
 }
 
-// - operands: args.qkv [tokens, (heads + 2 kv_heads) head_dim]; without pages keys and values are those of qkv, with
-//   pages pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all of type T,
-//   bf16 or fp16.
-// - block: (x, y): the tiles of queries that start in a window of `tile_positions` tokens, counted from the end, and
-//   key-value head y (for_each_query_tile); the rows of a tile are all query heads of that head at consecutive
-//   positions.
-// - thread: a warp takes 16 rows of the tile; lane l has scores and output of rows l / 4 and l / 4 + 8 of them.
-// - alignment: `vector`: head_dim in octets, qkv, keys and values on 16 bytes; otherwise any. out on 4 bytes,
-//   head_dim even. width: head_dim rounded up to 64, 128 or 256.
-template <class T, int width, bool paged, bool vector>
-__global__ void __launch_bounds__(Tile<T, width, vector>::kThreads, width == 64 ? 2 : 1)
-    attention_mma_kernel(AttentionArgs args, int tile_positions) {
-  extern __shared__ __align__(128) char shared[];
-  for_each_query_tile<paged>(args, tile_positions,
-                             [&](const QueryTile& tile) { attend<T, width, paged, vector>(args, tile, shared); });
-}
-
 template <class T, int width, bool paged, bool vector>
 void launch_kernel(cudaStream_t stream, const AttentionArgs& args) {
   using Work = Tile<T, width, vector>;
@@ -149,31 +155,19 @@ void launch_kernel(cudaStream_t stream, const AttentionArgs& args) {
   check_launch("attention_mma_kernel");
 }
 
-template <class T, int width, bool paged>
-void launch_width(cudaStream_t stream, const AttentionArgs& args) {
-  if (args.head_dim % 8 == 0 && on_16_bytes(args.qkv) && on_16_bytes(args.pages.keys) && on_16_bytes(args.pages.values))
-    launch_kernel<T, width, paged, true>(stream, args);
-  else
-    launch_kernel<T, width, paged, false>(stream, args);
-}
-
-template <class T, bool paged>
-void launch(cudaStream_t stream, const AttentionArgs& args) {
-  if (args.head_dim <= 64) return launch_width<T, 64, paged>(stream, args);
-  if (args.head_dim <= 128) return launch_width<T, 128, paged>(stream, args);
-  launch_width<T, 256, paged>(stream, args);
-}
-
 }  // namespace
 
 void launch_attention_mma(cudaStream_t stream, const AttentionArgs& args, DType act) {
   if (args.tokens == args.pages.singles) return;
+  const bool aligned =
+      args.head_dim % 8 == 0 && on_16_bytes(args.qkv) && on_16_bytes(args.pages.keys) && on_16_bytes(args.pages.values);
   with_16_bit_type(act, [&](auto zero) {
-    using T = decltype(zero);
-    if (args.pages.keys != nullptr)
-      launch<T, true>(stream, args);
-    else
-      launch<T, false>(stream, args);
+    with_width(args.head_dim, [&](auto width) {
+      with_constant(args.pages.keys != nullptr, [&](auto paged) {
+        with_constant(aligned,
+                      [&](auto vector) { launch_kernel<decltype(zero), width(), paged(), vector()>(stream, args); });
+      });
+    });
   });
 }
 

@@ -14,6 +14,26 @@ constexpr int kThreads = 256, kRows = 64;
 constexpr int kEach = 4;                    // a thread's rows (consecutive), and its keys (16 apart): 16 x 16 threads
 constexpr int kScoreStride = kKeyTile + 4;  // rows start 4 banks apart
 
+template <int width, bool paged>
+__device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* shared, bool vector);
+
+// - operands: args.qkv [tokens, (heads + 2 kv_heads) head_dim]; without pages keys and values are those of qkv, with
+//   pages pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all fp32.
+// - block: (x, y): the tiles of queries that start in a window of `tile_positions` tokens, counted from the end, and
+//   key-value head y (for_each_query_tile); the rows of a tile are all query heads of that head at consecutive
+//   positions.
+// - thread: four rows of the tile, which 16 threads share; of each tile of keys four keys, then width / 16 columns
+//   of the output.
+// - alignment: `vector`: head_dim in fours, qkv, keys and values on 16 bytes; otherwise any. width: head_dim rounded
+//   up to 64, 128 or 256.
+template <int width, bool paged>
+__global__ void __launch_bounds__(kThreads, width == 64 ? 2 : 1)
+    attention_simt_kernel(AttentionArgs args, int tile_positions, bool vector) {
+  extern __shared__ __align__(16) float shared_floats[];
+  for_each_query_tile<paged>(args, tile_positions,
+                             [&](const QueryTile& tile) { attend<width, paged>(args, tile, shared_floats, vector); });
+}
+
 template <int width>  // head_dim rounded up to 64, 128 or 256
 struct Layout {
   static constexpr int kStride = width + 4;  // rows start 4 banks apart
@@ -238,23 +258,6 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* 
   rows.store();
 }
 
-// - operands: args.qkv [tokens, (heads + 2 kv_heads) head_dim]; without pages keys and values are those of qkv, with
-//   pages pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all fp32.
-// - block: (x, y): the tiles of queries that start in a window of `tile_positions` tokens, counted from the end, and
-//   key-value head y (for_each_query_tile); the rows of a tile are all query heads of that head at consecutive
-//   positions.
-// - thread: four rows of the tile, which 16 threads share; of each tile of keys four keys, then width / 16 columns
-//   of the output.
-// - alignment: `vector`: head_dim in fours, qkv, keys and values on 16 bytes; otherwise any. width: head_dim rounded
-//   up to 64, 128 or 256.
-template <int width, bool paged>
-__global__ void __launch_bounds__(kThreads, width == 64 ? 2 : 1)
-    attention_simt_kernel(AttentionArgs args, int tile_positions, bool vector) {
-  extern __shared__ __align__(16) float shared_floats[];
-  for_each_query_tile<paged>(args, tile_positions,
-                             [&](const QueryTile& tile) { attend<width, paged>(args, tile, shared_floats, vector); });
-}
-
 template <int width, bool paged>
 void launch_width(cudaStream_t stream, const AttentionArgs& args) {
   constexpr auto kernel = attention_simt_kernel<width, paged>;
@@ -267,21 +270,13 @@ void launch_width(cudaStream_t stream, const AttentionArgs& args) {
   check_launch("attention_simt_kernel");
 }
 
-template <bool paged>
-void launch(cudaStream_t stream, const AttentionArgs& args) {
-  if (args.head_dim <= 64) return launch_width<64, paged>(stream, args);
-  if (args.head_dim <= 128) return launch_width<128, paged>(stream, args);
-  launch_width<256, paged>(stream, args);
-}
-
 }  // namespace
 
 void launch_attention_simt(cudaStream_t stream, const AttentionArgs& args) {
   if (args.tokens == args.pages.singles) return;
-  if (args.pages.keys != nullptr)
-    launch<true>(stream, args);
-  else
-    launch<false>(stream, args);
+  with_width(args.head_dim, [&](auto width) {
+    with_constant(args.pages.keys != nullptr, [&](auto paged) { launch_width<width(), paged()>(stream, args); });
+  });
 }
 
 }  // namespace lfm2

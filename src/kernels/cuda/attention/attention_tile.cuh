@@ -3,6 +3,8 @@
 // alone, whichever kernel computes it and in whichever tile.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/attention/launch.h"
 #include "kernels/cuda/common/device_types.cuh"
 
@@ -143,6 +145,14 @@ __device__ void for_each_query_tile(const AttentionArgs& args, int tile_position
       tile.kv_head = blockIdx.y;
       if (!is_unwanted<paged>(args, tile)) work(tile);
     }
+}
+
+// Calls f(std::integral_constant<int, width>{}), where width is head_dim rounded up to 64, 128 or 256.
+template <class F>
+void with_width(int head_dim, F&& f) {
+  if (head_dim <= 64) return f(std::integral_constant<int, 64>{});
+  if (head_dim <= 128) return f(std::integral_constant<int, 128>{});
+  f(std::integral_constant<int, 256>{});
 }
 
 inline dim3 attention_grid(const AttentionArgs& args, int tile_positions) {

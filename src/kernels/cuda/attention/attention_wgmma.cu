@@ -19,6 +19,45 @@ namespace {
 
 using namespace wgmma_attention;
 
+template <class T>
+__device__ __forceinline__ void attend_tiles(const AttentionArgs& args, Block block);
+
+// - operands: args.qkv [tokens, (heads + 2 kv_heads) 64]; without pages keys and values are those of qkv, with pages
+//   pages.keys and .values [pages, page, kv_heads, 64]; out [tokens, heads 64]; all of type T, bf16 or fp16. The maps
+//   describe the queries (boxes of kPositions tokens), the keys and the values (boxes of box_rows rows) to the copy
+//   engine. next_unit is 0 between launches.
+// - block: stays on its multiprocessor and takes units, each a window of kPositions tokens and a key-value head, from
+//   a counter; the rows of a tile are the query heads of that head at consecutive positions.
+// - thread: three warpgroups attend, 64 rows each (attend_tiles); the next warp loads (load_tiles); the others of its
+//   warpgroup do nothing, as registers go by warpgroups.
+// - alignment: everything on 16 bytes; heads / kv_heads is kGroup; pages in multiples of 8 positions, box_rows a
+//   divisor of the page and of kKeyTile.
+template <class T, bool paged>
+__global__ void __launch_bounds__(kThreads, 1)
+    attention_wgmma_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_constant__ CUtensorMap key_map,
+                           const __grid_constant__ CUtensorMap value_map, const __grid_constant__ AttentionArgs args,
+                           int box_rows, int32_t* next_unit) {
+  extern __shared__ char shared[];
+  Block block(shared + (1024 - shared_address(shared) % 1024) % 1024);
+  if (threadIdx.x == 0) {
+    prefetch_tensor_map(&query_map);
+    prefetch_tensor_map(&key_map);
+    prefetch_tensor_map(&value_map);
+    block.queries.init_barriers(kMultipliers * 4);
+    block.keys.init_barriers(kMultipliers * 4);
+    barrier_init_fence();
+  }
+  __syncthreads();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (warp < kLoader) {
+    take_registers<kMultiplierRegisters>();
+    attend_tiles<T>(args, block);
+  } else {
+    give_registers<kLoaderRegisters>();
+    if (warp == kLoader) load_tiles<paged>(args, &query_map, &key_map, &value_map, box_rows, next_unit, block);
+  }
+}
+
 using Sums = float[kScoreParts][4];
 __device__ __forceinline__ float (&flat(Sums& sums))[kScoreParts * 4] {
   return reinterpret_cast<float(&)[kScoreParts * 4]>(sums);
@@ -158,42 +197,6 @@ __device__ __forceinline__ void attend_tiles(const AttentionArgs& args, Block bl
   }
 }
 
-// - operands: args.qkv [tokens, (heads + 2 kv_heads) 64]; without pages keys and values are those of qkv, with pages
-//   pages.keys and .values [pages, page, kv_heads, 64]; out [tokens, heads 64]; all of type T, bf16 or fp16. The maps
-//   describe the queries (boxes of kPositions tokens), the keys and the values (boxes of box_rows rows) to the copy
-//   engine. next_unit is 0 between launches.
-// - block: stays on its multiprocessor and takes units, each a window of kPositions tokens and a key-value head, from
-//   a counter; the rows of a tile are the query heads of that head at consecutive positions.
-// - thread: three warpgroups attend, 64 rows each (attend_tiles); the next warp loads (load_tiles); the others of its
-//   warpgroup do nothing, as registers go by warpgroups.
-// - alignment: everything on 16 bytes; heads / kv_heads is kGroup; pages in multiples of 8 positions, box_rows a
-//   divisor of the page and of kKeyTile.
-template <class T, bool paged>
-__global__ void __launch_bounds__(kThreads, 1)
-    attention_wgmma_kernel(const __grid_constant__ CUtensorMap query_map, const __grid_constant__ CUtensorMap key_map,
-                           const __grid_constant__ CUtensorMap value_map, const __grid_constant__ AttentionArgs args,
-                           int box_rows, int32_t* next_unit) {
-  extern __shared__ char shared[];
-  Block block(shared + (1024 - shared_address(shared) % 1024) % 1024);
-  if (threadIdx.x == 0) {
-    prefetch_tensor_map(&query_map);
-    prefetch_tensor_map(&key_map);
-    prefetch_tensor_map(&value_map);
-    block.queries.init_barriers(kMultipliers * 4);
-    block.keys.init_barriers(kMultipliers * 4);
-    barrier_init_fence();
-  }
-  __syncthreads();
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  if (warp < kLoader) {
-    take_registers<kMultiplierRegisters>();
-    attend_tiles<T>(args, block);
-  } else {
-    give_registers<kLoaderRegisters>();
-    if (warp == kLoader) load_tiles<paged>(args, &query_map, &key_map, &value_map, box_rows, next_unit, block);
-  }
-}
-
 template <class T, bool paged>
 void launch(cudaStream_t stream, const AttentionArgs& args, DType act, int multiprocessors, int32_t* next_unit) {
   const KeyPages& pages = args.pages;
@@ -232,11 +235,8 @@ void launch_attention_wgmma(cudaStream_t stream, const AttentionArgs& args, DTyp
                             int32_t* next_unit) {
   if (args.tokens == args.pages.singles) return;
   with_16_bit_type(act, [&](auto zero) {
-    using T = decltype(zero);
-    if (args.pages.keys != nullptr)
-      launch<T, true>(stream, args, act, multiprocessors, next_unit);
-    else
-      launch<T, false>(stream, args, act, multiprocessors, next_unit);
+    with_constant(args.pages.keys != nullptr,
+                  [&](auto paged) { launch<decltype(zero), paged()>(stream, args, act, multiprocessors, next_unit); });
   });
 }
 

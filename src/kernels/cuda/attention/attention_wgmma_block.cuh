@@ -23,6 +23,9 @@ constexpr int kMergedBytes = kRows * kHeadDim * 4, kMergedRowBytes = kRows * 8;
 constexpr int kFixedBytes = kQueryBuffers * (kQueryBytes + 32) + kMergedBytes + kMergedRowBytes;
 constexpr int kBuffers = (227 * 1024 - 1024 - kFixedBytes) / (kBufferBytes + 16);
 constexpr int kSharedBytes = 1024 + kFixedBytes + kBuffers * (kBufferBytes + 16);
+static_assert(kRows % kGroup == 0 && kPositions <= 64, "the window of a unit is one word of ballots");
+static_assert(kQueryBytes % 1024 == 0 && kTileBytes % 1024 == 0, "swizzled rows come in eights");
+static_assert(kBuffers >= 2, "a stage is loaded while another one is multiplied");
 
 // What the multiplying warps must know of a tile of queries. No positions: there are no more tiles.
 struct Place {

@@ -17,6 +17,112 @@ template <int width>
 constexpr int kMaxWarps = 512 / width;
 constexpr int kSharedPerProcessor = 220 << 10;  // that of sm_90; on other GPUs the number of warps fits less well
 
+template <class T, int width, bool vector>
+struct TileStream;
+template <class T, int width, bool vector>
+__device__ __forceinline__ void load_queries(const AttentionArgs& a, const DecodeRows& block, char* queries);
+template <class Step, int halves>
+__device__ __forceinline__ void store_largest(const float (&scores)[kScoreParts][4], int rows, const DecodeState& s);
+template <class Step, int halves>
+__device__ __forceinline__ void weigh_tile(const RawScores& rule, int rows, const float (&largest)[2],
+                                           float (&scores)[kScoreParts][4], uint32_t (&high)[kKeyTile / 16][4],
+                                           uint32_t (&low)[kKeyTile / 16][4], const DecodeState& s);
+template <class Step, int width, int halves>
+__device__ __forceinline__ void multiply_tile(const char* values, int rows, const uint32_t (&high)[kKeyTile / 16][4],
+                                              const uint32_t (&low)[kKeyTile / 16][4], const DecodeState& s);
+
+// - operands: args.attention.qkv [tokens, (heads + 2 kv_heads) head_dim], whose first pages.singles tokens are a
+//   sequence each; pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all of
+//   type T.
+// - block: (x, y): up to 16 query heads of one key-value head of one sequence, as the rows of one tile, and of the
+//   splits of its keys every gridDim.y-th from y on (DecodeBlock); blockDim.x / 32 warps, a power of two up to
+//   kMaxWarps, take a tile of 64 keys each, a round at a time.
+// - thread: lane l of a warp has scores and output of rows l / 4 and l / 4 + 8, as mma.sync leaves them; `halves` 1:
+//   no row beyond the eighth is used, and what belongs to those is left out.
+// - alignment: `vector`: head_dim in octets, qkv, keys and values on 16 bytes; otherwise any. width: head_dim
+//   rounded up to 64, 128 or 256.
+// - registers: not held down (the 1 below), because shared memory leaves no room for more blocks on a multiprocessor.
+template <class T, int width, int halves, bool vector>
+__global__ void __launch_bounds__(kMaxWarps<width> * 32, 1)
+    cached_attention_decode_mma_kernel(CachedAttentionDecodeArgs args) {
+  let_next_start();
+  using Step = KeyStep<T, width>;
+  extern __shared__ __align__(128) char shared[];
+  const AttentionArgs& a = args.attention;
+  const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const DecodeBlock place(a, kRows);
+  const DecodeRows block = place.rows_of<width>(args, kRows);
+  const TileStream<T, width, vector> stream(a, block, place.kv_head, shared + warp * 2 * Step::kKeyBytes);
+  const int rows = block.rows, splits = splits_of(block.keys), end_tile = stream.end_tile;
+  char* const queries = shared + warps * 2 * Step::kKeyBytes;
+  const DecodeState s = decode_state(reinterpret_cast<float*>(queries + rows * width * 2), rows, width, kLanes, warps);
+  const RawScores rule(a.scale);
+  const int first_split = blockIdx.y;
+  int tile = first_split * kSplitTiles + warp, ready[2];
+  stream.find_rows(tile < end_tile ? tile : end_tile, ready);
+  wait_for_previous();
+  if (block.idle()) return;
+
+  load_queries<T, width, vector>(a, block, queries);
+  if (tile < end_tile) stream.load_keys(tile, ready);
+  commit_copies();
+  if (tile < end_tile) stream.load_values(tile, ready);
+  commit_copies();
+  const int row0 = lane / 4;
+  const uint32_t query_base = shared_address(queries);
+  const int query_row = min(lane & 15, rows - 1);  // rows behind the last are copies of it that are not used
+
+  for (int split = first_split; split < splits; split += block.step()) {
+    const int split_end = min(end_tile, (split + 1) * kSplitTiles);
+    float largest[2] = {-INFINITY, -INFINITY};  // the rows' largest scores before this round
+    for (int round = split * kSplitTiles; round < split_end; round += warps) {
+      const int tiles = min(warps, split_end - round);  // the tiles of this round; this warp's is `tile` if it has one
+      const bool mine = warp < tiles;
+      const int next = mine ? stream.tile_after(tile) : tile;
+      if (mine && next < end_tile) stream.find_rows(next, ready);
+      wait_copies<1>();  // until the keys have come
+      if (round == first_split * kSplitTiles)
+        __syncthreads();  // so that every thread's part of the queries has come, too
+      else
+        __syncwarp();
+      float scores[kScoreParts][4];
+      if (mine) {
+        Step::multiply_keys(query_base, query_row, shared_address(stream.keys), scores);
+        __syncwarp();
+        if (next < end_tile) stream.load_keys(next, ready);
+        const int positions[2] = {block.keys - 1, block.keys - 1};
+        if ((tile + 1) * kKeyTile > block.keys) Step::mask(tile * kKeyTile, positions, scores);
+        store_largest<Step, halves>(scores, rows, s);
+      }
+      commit_copies();
+      __syncthreads();  // so that the round's largest scores are stored and the last round's parts have joined
+      if (mine) {
+        uint32_t high[kKeyTile / 16][4], low[kKeyTile / 16][4];
+        weigh_tile<Step, halves>(rule, rows, largest, scores, high, low, s);
+        wait_copies<1>();  // until the values have come
+        __syncwarp();
+        multiply_tile<Step, width, halves>(stream.values, rows, high, low, s);
+        __syncwarp();
+        if (next < end_tile) stream.load_values(next, ready);
+        tile = next;
+      }
+      commit_copies();
+#pragma unroll
+      for (int r = 0; r < halves; ++r)
+        largest[r] = running_largest(s, rows, min(row0 + 8 * r, rows - 1), tiles - 1, largest[r]).with;
+      __syncthreads();  // so that the round's parts are stored
+      join_tiles<width, kLanes>(s, rows, tiles, round == split * kSplitTiles);
+    }
+    if (warp == 0 && lane % 4 == 0)
+#pragma unroll
+      for (int r = 0; r < halves; ++r)
+        if (row0 + 8 * r < rows) s.largest[row0 + 8 * r] = largest[r];
+    __syncthreads();
+    finish_split<T, width, kLanes>(args, block, s, rule, split);
+  }
+  wait_copies<0>();
+}
+
 template <int width>
 constexpr int shared_bytes(int rows, int warps, bool earlier) {
   return rows * width * 2 + warps * 4 * kKeyTile * width +
@@ -163,98 +269,6 @@ __device__ __forceinline__ void multiply_tile(const char* values, int rows, cons
   }
 }
 
-// - operands: args.attention.qkv [tokens, (heads + 2 kv_heads) head_dim], whose first pages.singles tokens are a
-//   sequence each; pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all of
-//   type T.
-// - block: (x, y): up to 16 query heads of one key-value head of one sequence, as the rows of one tile, and of the
-//   splits of its keys every gridDim.y-th from y on (DecodeBlock); blockDim.x / 32 warps, a power of two up to
-//   kMaxWarps, take a tile of 64 keys each, a round at a time.
-// - thread: lane l of a warp has scores and output of rows l / 4 and l / 4 + 8, as mma.sync leaves them; `halves` 1:
-//   no row beyond the eighth is used, and what belongs to those is left out.
-// - alignment: `vector`: head_dim in octets, qkv, keys and values on 16 bytes; otherwise any. width: head_dim
-//   rounded up to 64, 128 or 256.
-// - registers: not held down (the 1 below), because shared memory leaves no room for more blocks on a multiprocessor.
-template <class T, int width, int halves, bool vector>
-__global__ void __launch_bounds__(kMaxWarps<width> * 32, 1)
-    cached_attention_decode_mma_kernel(CachedAttentionDecodeArgs args) {
-  let_next_start();
-  using Step = KeyStep<T, width>;
-  extern __shared__ __align__(128) char shared[];
-  const AttentionArgs& a = args.attention;
-  const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const DecodeBlock place(a, kRows);
-  const DecodeRows block = place.rows_of<width>(args, kRows);
-  const TileStream<T, width, vector> stream(a, block, place.kv_head, shared + warp * 2 * Step::kKeyBytes);
-  const int rows = block.rows, splits = splits_of(block.keys), end_tile = stream.end_tile;
-  char* const queries = shared + warps * 2 * Step::kKeyBytes;
-  const DecodeState s = decode_state(reinterpret_cast<float*>(queries + rows * width * 2), rows, width, kLanes, warps);
-  const RawScores rule(a.scale);
-  const int first_split = blockIdx.y;
-  int tile = first_split * kSplitTiles + warp, ready[2];
-  stream.find_rows(tile < end_tile ? tile : end_tile, ready);
-  wait_for_previous();
-  if (block.idle()) return;
-
-  load_queries<T, width, vector>(a, block, queries);
-  if (tile < end_tile) stream.load_keys(tile, ready);
-  commit_copies();
-  if (tile < end_tile) stream.load_values(tile, ready);
-  commit_copies();
-  const int row0 = lane / 4;
-  const uint32_t query_base = shared_address(queries);
-  const int query_row = min(lane & 15, rows - 1);  // rows behind the last are copies of it that are not used
-
-  for (int split = first_split; split < splits; split += block.step()) {
-    const int split_end = min(end_tile, (split + 1) * kSplitTiles);
-    float largest[2] = {-INFINITY, -INFINITY};  // the rows' largest scores before this round
-    for (int round = split * kSplitTiles; round < split_end; round += warps) {
-      const int tiles = min(warps, split_end - round);  // the tiles of this round; this warp's is `tile` if it has one
-      const bool mine = warp < tiles;
-      const int next = mine ? stream.tile_after(tile) : tile;
-      if (mine && next < end_tile) stream.find_rows(next, ready);
-      wait_copies<1>();  // until the keys have come
-      if (round == first_split * kSplitTiles)
-        __syncthreads();  // so that every thread's part of the queries has come, too
-      else
-        __syncwarp();
-      float scores[kScoreParts][4];
-      if (mine) {
-        Step::multiply_keys(query_base, query_row, shared_address(stream.keys), scores);
-        __syncwarp();
-        if (next < end_tile) stream.load_keys(next, ready);
-        const int positions[2] = {block.keys - 1, block.keys - 1};
-        if ((tile + 1) * kKeyTile > block.keys) Step::mask(tile * kKeyTile, positions, scores);
-        store_largest<Step, halves>(scores, rows, s);
-      }
-      commit_copies();
-      __syncthreads();  // so that the round's largest scores are stored and the last round's parts have joined
-      if (mine) {
-        uint32_t high[kKeyTile / 16][4], low[kKeyTile / 16][4];
-        weigh_tile<Step, halves>(rule, rows, largest, scores, high, low, s);
-        wait_copies<1>();  // until the values have come
-        __syncwarp();
-        multiply_tile<Step, width, halves>(stream.values, rows, high, low, s);
-        __syncwarp();
-        if (next < end_tile) stream.load_values(next, ready);
-        tile = next;
-      }
-      commit_copies();
-#pragma unroll
-      for (int r = 0; r < halves; ++r)
-        largest[r] = running_largest(s, rows, min(row0 + 8 * r, rows - 1), tiles - 1, largest[r]).with;
-      __syncthreads();  // so that the round's parts are stored
-      join_tiles<width, kLanes>(s, rows, tiles, round == split * kSplitTiles);
-    }
-    if (warp == 0 && lane % 4 == 0)
-#pragma unroll
-      for (int r = 0; r < halves; ++r)
-        if (row0 + 8 * r < rows) s.largest[row0 + 8 * r] = largest[r];
-    __syncthreads();
-    finish_split<T, width, kLanes>(args, block, s, rule, split);
-  }
-  wait_copies<0>();
-}
-
 template <class T, int width, int halves, bool vector>
 void launch_kernel(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   const AttentionArgs& a = args.attention;
@@ -272,8 +286,7 @@ void launch_kernel(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   constexpr auto kernel = cached_attention_decode_mma_kernel<T, width, halves, vector>;
   constexpr int kMost = std::min(shared_bytes<width>(kRows, kMaxWarps<width>, true), kMaxSharedBytes - kStaticBytes);
   allow_shared_bytes<kernel, kMost>(std::min(shared_bytes<width>(rows, kMaxWarps<width>, true), kMost));
-  launch_dependent("cached_attention_decode_mma_kernel", kernel,
-                   {grid.blocks(a), dim3(static_cast<unsigned>(warps) * 32), bytes}, stream, args);
+  launch_dependent("cached_attention_decode_mma_kernel", kernel, {grid.blocks(a), warps * 32, bytes}, stream, args);
 }
 
 template <class T, int width>
@@ -285,18 +298,13 @@ void launch_width(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   launch_kernel<T, width, 2, true>(stream, args);
 }
 
-template <class T>
-void launch(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
-  if (args.attention.head_dim <= 64) return launch_width<T, 64>(stream, args);
-  if (args.attention.head_dim <= 128) return launch_width<T, 128>(stream, args);
-  launch_width<T, 256>(stream, args);
-}
-
 }  // namespace
 
 void launch_cached_attention_decode_mma(cudaStream_t stream, const CachedAttentionDecodeArgs& args, DType act) {
   if (args.attention.pages.singles == 0) return;
-  with_16_bit_type(act, [&](auto zero) { launch<decltype(zero)>(stream, args); });
+  with_16_bit_type(act, [&](auto zero) {
+    with_width(args.attention.head_dim, [&](auto width) { launch_width<decltype(zero), width()>(stream, args); });
+  });
 }
 
 }  // namespace lfm2

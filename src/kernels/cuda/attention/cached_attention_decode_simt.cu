@@ -11,6 +11,80 @@ constexpr int kLanes = 16, kWorkers = kSplitTiles, kThreads = kLanes * kWorkers;
 constexpr int kEach = 4;  // query heads of a block; also the keys of a thread, which are 16 apart
 constexpr int kScoreStride = kKeyTile + 4;
 
+template <int width>
+__device__ __forceinline__ void load_queries(const AttentionArgs& a, const DecodeRows& block, float* queries);
+template <int width>
+__device__ __forceinline__ void multiply_keys(const float* queries, const float* const (&key_rows)[kEach], int head_dim,
+                                              bool vector, float (&p)[kEach][kEach]);
+__device__ __forceinline__ void score_tile(const AttentionArgs& a, const DecodeRows& block, int first_key,
+                                           float (&p)[kEach][kEach], const DecodeState& s);
+__device__ __forceinline__ void weigh_tile(const ScaledScores& rule, int rows, int tiles, float (&p)[kEach][kEach],
+                                           float* weights, const DecodeState& s);
+template <int width>
+__device__ __forceinline__ void multiply_values(const AttentionArgs& a, const DecodeRows& block,
+                                                const float* all_values, int64_t stride, const int (&cache_rows)[kEach],
+                                                int first_key, const float* weights, bool vector, const DecodeState& s);
+
+// - operands: args.attention.qkv [tokens, (heads + 2 kv_heads) head_dim], whose first pages.singles tokens are a
+//   sequence each; pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all fp32.
+// - block: (x, y): up to four query heads of one key-value head of one sequence, and of the splits of its keys every
+//   gridDim.y-th from y on (DecodeBlock); kWorkers workers of 16 threads take a tile of 64 keys each: a whole split
+//   at once.
+// - thread: four keys of its worker's tile, 16 apart, against all rows; then of all rows width / 16 columns of the
+//   output.
+// - alignment: `vector`: head_dim in fours, keys and values on 16 bytes; otherwise any. width: head_dim rounded up
+//   to 64, 128 or 256.
+template <int width>
+__global__ void __launch_bounds__(kThreads)
+    cached_attention_decode_simt_kernel(CachedAttentionDecodeArgs args, bool vector) {
+  let_next_start();
+  extern __shared__ __align__(16) float shared_floats[];
+  const AttentionArgs& a = args.attention;
+  const int worker = threadIdx.x / kLanes, tx = threadIdx.x % kLanes;
+  const DecodeBlock place(a, kEach);
+  const int kv_head = place.kv_head;
+  const int64_t sequence = place.sequence;
+  const DecodeRows block = place.rows_of<width>(args, kEach);
+  const int rows = block.rows, splits = splits_of(block.keys);
+  float* const queries = shared_floats;
+  float* const weights = queries + kEach * width + worker * kEach * kScoreStride;
+  const DecodeState s =
+      decode_state(queries + kEach * width + kWorkers * kEach * kScoreStride, rows, width, kLanes, kWorkers);
+  const ScaledScores rule;
+  const int64_t stride = static_cast<int64_t>(a.kv_heads) * a.head_dim;
+  const float* const all_keys = static_cast<const float*>(a.pages.keys) + static_cast<int64_t>(kv_head) * a.head_dim;
+  const float* const all_values =
+      static_cast<const float*>(a.pages.values) + static_cast<int64_t>(kv_head) * a.head_dim;
+  wait_for_previous();
+  if (block.idle()) return;
+
+  load_queries<width>(a, block, queries);
+  __syncthreads();
+  for (int split = blockIdx.y; split < splits; split += block.step()) {
+    const int first_key = split * kSplitKeys + worker * kKeyTile;
+    const int tiles = min(kWorkers, (block.keys - split * kSplitKeys + kKeyTile - 1) / kKeyTile);
+    float p[kEach][kEach] = {};  // [rows, keys]: products, then scores, then weights
+    int cache_rows[kEach];       // keys that the sequence does not have are taken as its last one, and masked
+    const float* key_rows[kEach];
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      cache_rows[j] = cache_row(a.pages, sequence, min(first_key + tx + 16 * j, block.keys - 1));
+      key_rows[j] = all_keys + cache_rows[j] * stride;
+    }
+    multiply_keys<width>(queries, key_rows, a.head_dim, vector, p);
+    score_tile(a, block, first_key, p, s);
+    __syncthreads();  // so that the split's largest scores are stored
+    weigh_tile(rule, rows, tiles, p, weights, s);
+    __syncwarp();
+    if (worker < tiles) multiply_values<width>(a, block, all_values, stride, cache_rows, first_key, weights, vector, s);
+    if (threadIdx.x < rows) s.largest[threadIdx.x] = running_largest(s, rows, threadIdx.x, tiles - 1, -INFINITY).with;
+    __syncthreads();  // so that the split's parts are stored
+    join_tiles<width, kLanes>(s, rows, tiles, true);
+    __syncthreads();
+    finish_split<float, width, kLanes>(args, block, s, rule, split);
+  }
+}
+
 // Loads four elements of a row of head_dim floats, with zeros beyond its end.
 __device__ float4 load_four(const float* row, int column, int head_dim, bool vector) {
   if (vector) return column < head_dim ? *reinterpret_cast<const float4*>(row + column) : float4{0, 0, 0, 0};
@@ -136,66 +210,6 @@ __device__ __forceinline__ void multiply_values(const AttentionArgs& a, const De
             part[i][c], part[i][c + 1], part[i][c + 2], part[i][c + 3]};
 }
 
-// - operands: args.attention.qkv [tokens, (heads + 2 kv_heads) head_dim], whose first pages.singles tokens are a
-//   sequence each; pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all fp32.
-// - block: (x, y): up to four query heads of one key-value head of one sequence, and of the splits of its keys every
-//   gridDim.y-th from y on (DecodeBlock); kWorkers workers of 16 threads take a tile of 64 keys each: a whole split
-//   at once.
-// - thread: four keys of its worker's tile, 16 apart, against all rows; then of all rows width / 16 columns of the
-//   output.
-// - alignment: `vector`: head_dim in fours, keys and values on 16 bytes; otherwise any. width: head_dim rounded up
-//   to 64, 128 or 256.
-template <int width>
-__global__ void __launch_bounds__(kThreads)
-    cached_attention_decode_simt_kernel(CachedAttentionDecodeArgs args, bool vector) {
-  let_next_start();
-  extern __shared__ __align__(16) float shared_floats[];
-  const AttentionArgs& a = args.attention;
-  const int worker = threadIdx.x / kLanes, tx = threadIdx.x % kLanes;
-  const DecodeBlock place(a, kEach);
-  const int kv_head = place.kv_head;
-  const int64_t sequence = place.sequence;
-  const DecodeRows block = place.rows_of<width>(args, kEach);
-  const int rows = block.rows, splits = splits_of(block.keys);
-  float* const queries = shared_floats;
-  float* const weights = queries + kEach * width + worker * kEach * kScoreStride;
-  const DecodeState s =
-      decode_state(queries + kEach * width + kWorkers * kEach * kScoreStride, rows, width, kLanes, kWorkers);
-  const ScaledScores rule;
-  const int64_t stride = static_cast<int64_t>(a.kv_heads) * a.head_dim;
-  const float* const all_keys = static_cast<const float*>(a.pages.keys) + static_cast<int64_t>(kv_head) * a.head_dim;
-  const float* const all_values =
-      static_cast<const float*>(a.pages.values) + static_cast<int64_t>(kv_head) * a.head_dim;
-  wait_for_previous();
-  if (block.idle()) return;
-
-  load_queries<width>(a, block, queries);
-  __syncthreads();
-  for (int split = blockIdx.y; split < splits; split += block.step()) {
-    const int first_key = split * kSplitKeys + worker * kKeyTile;
-    const int tiles = min(kWorkers, (block.keys - split * kSplitKeys + kKeyTile - 1) / kKeyTile);
-    float p[kEach][kEach] = {};  // [rows, keys]: products, then scores, then weights
-    int cache_rows[kEach];       // keys that the sequence does not have are taken as its last one, and masked
-    const float* key_rows[kEach];
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      cache_rows[j] = cache_row(a.pages, sequence, min(first_key + tx + 16 * j, block.keys - 1));
-      key_rows[j] = all_keys + cache_rows[j] * stride;
-    }
-    multiply_keys<width>(queries, key_rows, a.head_dim, vector, p);
-    score_tile(a, block, first_key, p, s);
-    __syncthreads();  // so that the split's largest scores are stored
-    weigh_tile(rule, rows, tiles, p, weights, s);
-    __syncwarp();
-    if (worker < tiles) multiply_values<width>(a, block, all_values, stride, cache_rows, first_key, weights, vector, s);
-    if (threadIdx.x < rows) s.largest[threadIdx.x] = running_largest(s, rows, threadIdx.x, tiles - 1, -INFINITY).with;
-    __syncthreads();  // so that the split's parts are stored
-    join_tiles<width, kLanes>(s, rows, tiles, true);
-    __syncthreads();
-    finish_split<float, width, kLanes>(args, block, s, rule, split);
-  }
-}
-
 template <int width>
 void launch_width(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   const AttentionArgs& a = args.attention;
@@ -214,9 +228,7 @@ void launch_width(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
 
 void launch_cached_attention_decode_simt(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   if (args.attention.pages.singles == 0) return;
-  if (args.attention.head_dim <= 64) return launch_width<64>(stream, args);
-  if (args.attention.head_dim <= 128) return launch_width<128>(stream, args);
-  launch_width<256>(stream, args);
+  with_width(args.attention.head_dim, [&](auto width) { launch_width<width()>(stream, args); });
 }
 
 }  // namespace lfm2

@@ -42,7 +42,11 @@ __device__ inline void let_next_start() {
 }
 
 struct LaunchShape {
-  dim3 blocks, threads;
+  struct Extent : dim3 {
+    Extent(int64_t count) : dim3(static_cast<unsigned>(count)) {}
+    Extent(dim3 extent) : dim3(extent) {}
+  };
+  Extent blocks, threads;
   int shared_bytes = 0;
   unsigned cluster = 1;  // blocks that reach each other's shared memory; more than one only where has_clusters()
 };

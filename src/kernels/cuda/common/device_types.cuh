@@ -112,4 +112,16 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
+// The sum of x over this lane and those before it.
+template <class X>
+__device__ inline X upto(X x) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const X left = __shfl_up_sync(kAllLanes, x, step);
+    if (lane >= step) x += left;
+  }
+  return x;
+}
+
 }  // namespace lfm2

@@ -5,6 +5,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "base/dtype.h"
 
 namespace lfm2 {
@@ -27,6 +29,12 @@ auto with_device_type(DType dtype, F&& f) {
 template <class F>
 auto with_16_bit_type(DType dtype, F&& f) {
   return dtype == DType::kBf16 ? f(__nv_bfloat16{}) : f(__half{});
+}
+
+// Calls f(std::true_type{}) or f(std::false_type{}).
+template <class F>
+auto with_constant(bool value, F&& f) {
+  return value ? f(std::true_type{}) : f(std::false_type{});
 }
 
 __device__ inline float to_f32(float x) { return x; }

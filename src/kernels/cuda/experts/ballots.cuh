@@ -26,17 +26,6 @@ struct Ballots {
   unsigned there, bits[kBits];
 };
 
-// The sum of x over this lane and those before it.
-__device__ inline int upto(int x) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int left = __shfl_up_sync(kAllLanes, x, step);
-    if (lane >= step) x += left;
-  }
-  return x;
-}
-
 // The value of `expert`, or of any where that is -1. Lane l has those of experts l, l + 32, ….
 template <int kSets>
 __device__ int value_of(int expert, const int (&values)[kSets]) {

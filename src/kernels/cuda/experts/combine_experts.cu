@@ -29,7 +29,7 @@ void launch_combine_experts(cudaStream_t stream, const CombineExpertsArgs& args,
     using T = decltype(zero);
     launch_dependent("combine_experts_kernel",
                      octets_on_16_bytes(args) ? combine_experts_kernel<T, true> : combine_experts_kernel<T, false>,
-                     {static_cast<unsigned>(args.tokens), row_threads(ceil_divide(args.hidden, kOctet))}, stream, args);
+                     {args.tokens, row_threads(ceil_divide(args.hidden, kOctet))}, stream, args);
   });
 }
 

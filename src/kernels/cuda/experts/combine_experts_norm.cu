@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kRowWarps * 32, 4) combine_experts_norm_by_war
 template <class T>
 void launch_by_warps(cudaStream_t stream, const CombineExpertsNormArgs& args) {
   launch_dependent("combine_experts_norm_by_warps_kernel", combine_experts_norm_by_warps_kernel<T>,
-                   {static_cast<unsigned>(ceil_divide(args.combine.tokens, kRowWarps)), kRowWarps * 32}, stream, args);
+                   {ceil_divide(args.combine.tokens, kRowWarps), kRowWarps * 32}, stream, args);
 }
 
 // So many tokens fill a multiprocessor with warps of their own.
@@ -115,8 +115,7 @@ void launch_combine_experts_norm(cudaStream_t stream, const CombineExpertsNormAr
     using T = decltype(zero);
     launch_dependent("combine_experts_norm_kernel",
                      vector ? combine_experts_norm_kernel<T, true> : combine_experts_norm_kernel<T, false>,
-                     {static_cast<unsigned>(combine.tokens), row_threads(ceil_divide(combine.hidden, kOctet))}, stream,
-                     args);
+                     {combine.tokens, row_threads(ceil_divide(combine.hidden, kOctet))}, stream, args);
   });
 }
 

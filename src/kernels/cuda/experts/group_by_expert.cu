@@ -141,16 +141,12 @@ __device__ void first_rows(const GroupByExpertArgs& args, Chunks chunks, int* ne
     int before = 0;
     for (int base = 0; base < args.experts; base += 32) {
       const int e = base + static_cast<int>(threadIdx.x), total = e < args.experts ? totals[e] : 0;
-      int upto = total;
-      for (int step = 1; step < 32; step *= 2) {
-        const int left = __shfl_up_sync(kAllLanes, upto, step);
-        if (static_cast<int>(threadIdx.x) >= step) upto += left;
-      }
+      const int end = before + upto(total);
       if (e < args.experts) {
-        next[e] += before + upto - total;
-        if (blockIdx.x == 0) args.offsets[e + 1] = before + upto;
+        next[e] += end - total;
+        if (blockIdx.x == 0) args.offsets[e + 1] = end;
       }
-      before += __shfl_sync(kAllLanes, upto, 31);
+      before = __shfl_sync(kAllLanes, end, 31);
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) args.offsets[0] = 0;
   }

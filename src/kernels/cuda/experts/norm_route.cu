@@ -18,6 +18,81 @@ using namespace gate_product;
 
 constexpr int kWarps = kSlices;  // the most of a block: each takes one slice
 
+// When the gate's rows are loaded: kAhead, all of them before the wait for the kernel in front, and kept in registers;
+// kKept, the same, and the block goes through many tiles of tokens; or when they are multiplied.
+enum class GateLoads { kAhead, kKept, kInTurn };
+template <GateLoads loads>
+constexpr int kFitting = loads == GateLoads::kInTurn ? 2 : 1;  // blocks that a multiprocessor has room for
+
+template <class T, class Gate, int kExpertTiles>
+struct NormRouteWarp;
+
+// The order of operations for a token depends on `hidden` alone.
+// - operands: x, normed [tokens, hidden] of type T (they may be the same), norm_weight [hidden] of any type, gate
+//   [experts, hidden] of type Gate, bias [experts] fp32 or null; out ids, weights [tokens, top_k]. With an exchange, up
+//   to kMaxGrouped assignments and as many experts: also sources, rows, offsets, and sorted [tokens top_k, hidden] of
+//   type T.
+// - block: a tile of 8 tokens, with kKept every gridDim.x-th one, and all experts, up to kExpertTiles tiles of 16; each
+//   of its warps, up to kWarps, takes kSliceK elements of every token and of every row of the gate, then whole tokens
+//   for the choice.
+// - thread: NormRouteWarp says which elements.
+// - alignment: x, normed, gate, norm_weight and sorted on 16 bytes, hidden a multiple of kChunkK.
+template <class T, class Gate, int kExpertTiles, GateLoads loads>
+__global__ void __launch_bounds__(kWarps * 32, kFitting<loads>)
+    norm_route_kernel(NormRouteArgs args, Exchange exchange) {
+  using Warp = NormRouteWarp<T, Gate, kExpertTiles>;
+  __shared__ float trees[kTileTokens][kWarps];
+  __shared__ float sums[kWarps][kTileTokens][Warp::kExperts + 4];  // + 4: a warp's stores fall into different banks
+  __shared__ __align__(16) float scales[kWarps * kSliceK];
+  __shared__ float bias[Warp::kExperts];
+  __shared__ GroupMemory memory;
+  const bool grouped = exchange != Exchange::kNone;  // only where Warp::kGroups, and not with kKept
+  const GroupBlocks group(args, exchange, memory);
+  let_next_start();
+  if constexpr (Warp::kGroups) group.start();
+  Warp warp{args};
+  warp.load_scales(scales);
+  if (args.bias != nullptr)
+    for (int e = threadIdx.x; e < args.experts; e += blockDim.x) bias[e] = args.bias[e];
+  typename Warp::GateChunk gate[loads != GateLoads::kInTurn ? kChunks : 1];
+  if constexpr (loads != GateLoads::kInTurn) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) gate[c] = warp.load_gate(c);
+  }
+  wait_for_previous();
+  warp.load_tokens(warp.first_token, warp.x);
+  if constexpr (Warp::kGroups) group.load_tag();
+  while (true) {
+    const int64_t next = warp.first_token + static_cast<int64_t>(gridDim.x) * kTileTokens;
+    typename Warp::Elements coming;
+    if constexpr (loads == GateLoads::kKept) warp.load_tokens(next, coming);
+    warp.sum_squares(trees);
+    __syncthreads();
+    warp.norm_tokens(trees, scales);
+    typename Warp::Sums total = {};
+    warp.multiply_gate(
+        [&](int c) {
+          if constexpr (loads != GateLoads::kInTurn) return gate[c];
+          return warp.load_gate(c);
+        },
+        total);
+    warp.store_sums(total, sums[warp.warp]);
+    __syncthreads();
+    const int64_t first_choice = warp.first_token * args.top_k;
+    warp.choose(sums, args.bias != nullptr ? bias : nullptr, grouped ? memory.ids : args.ids + first_choice,
+                grouped ? memory.weights : args.weights + first_choice);
+    if (loads != GateLoads::kKept || next >= args.tokens) break;
+    warp.first_token = next;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) warp.x[c] = coming[c];
+  }
+  if (!Warp::kGroups || !grouped) return;
+  __syncthreads();
+  const int64_t tokens = max(min(args.tokens - warp.first_token, int64_t{kTileTokens}), int64_t{0});
+  warp.store_sorted(
+      group.sorted_row(static_cast<int>(warp.first_token) * args.top_k, static_cast<int>(tokens) * args.top_k));
+}
+
 // The number of values of the gate's type whose sum is exactly x: one where the types are the same, three bf16 for an
 // fp32. The three are cut off and not rounded, so that nothing overflows.
 template <class T, class Gate>
@@ -204,78 +279,6 @@ struct NormRouteWarp {
   }
 };
 
-// When the gate's rows are loaded: kAhead, all of them before the wait for the kernel in front, and kept in registers;
-// kKept, the same, and the block goes through many tiles of tokens; or when they are multiplied.
-enum class GateLoads { kAhead, kKept, kInTurn };
-template <GateLoads loads>
-constexpr int kFitting = loads == GateLoads::kInTurn ? 2 : 1;  // blocks that a multiprocessor has room for
-
-// The order of operations for a token depends on `hidden` alone.
-// - operands: x, normed [tokens, hidden] of type T (they may be the same), norm_weight [hidden] of any type, gate
-//   [experts, hidden] of type Gate, bias [experts] fp32 or null; out ids, weights [tokens, top_k]. With an exchange, up
-//   to kMaxGrouped assignments and as many experts: also sources, rows, offsets, and sorted [tokens top_k, hidden] of
-//   type T.
-// - block: a tile of 8 tokens, with kKept every gridDim.x-th one, and all experts, up to kExpertTiles tiles of 16; each
-//   of its warps, up to kWarps, takes kSliceK elements of every token and of every row of the gate, then whole tokens
-//   for the choice.
-// - thread: NormRouteWarp says which elements.
-// - alignment: x, normed, gate, norm_weight and sorted on 16 bytes, hidden a multiple of kChunkK.
-template <class T, class Gate, int kExpertTiles, GateLoads loads>
-__global__ void __launch_bounds__(kWarps * 32, kFitting<loads>)
-    norm_route_kernel(NormRouteArgs args, Exchange exchange) {
-  using Warp = NormRouteWarp<T, Gate, kExpertTiles>;
-  __shared__ float trees[kTileTokens][kWarps];
-  __shared__ float sums[kWarps][kTileTokens][Warp::kExperts + 4];  // + 4: a warp's stores fall into different banks
-  __shared__ __align__(16) float scales[kWarps * kSliceK];
-  __shared__ float bias[Warp::kExperts];
-  __shared__ GroupMemory memory;
-  const bool grouped = exchange != Exchange::kNone;  // only where Warp::kGroups, and not with kKept
-  const GroupBlocks group(args, exchange, memory);
-  let_next_start();
-  if constexpr (Warp::kGroups) group.start();
-  Warp warp{args};
-  warp.load_scales(scales);
-  if (args.bias != nullptr)
-    for (int e = threadIdx.x; e < args.experts; e += blockDim.x) bias[e] = args.bias[e];
-  typename Warp::GateChunk gate[loads != GateLoads::kInTurn ? kChunks : 1];
-  if constexpr (loads != GateLoads::kInTurn) {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) gate[c] = warp.load_gate(c);
-  }
-  wait_for_previous();
-  warp.load_tokens(warp.first_token, warp.x);
-  if constexpr (Warp::kGroups) group.load_tag();
-  while (true) {
-    const int64_t next = warp.first_token + static_cast<int64_t>(gridDim.x) * kTileTokens;
-    typename Warp::Elements coming;
-    if constexpr (loads == GateLoads::kKept) warp.load_tokens(next, coming);
-    warp.sum_squares(trees);
-    __syncthreads();
-    warp.norm_tokens(trees, scales);
-    typename Warp::Sums total = {};
-    warp.multiply_gate(
-        [&](int c) {
-          if constexpr (loads != GateLoads::kInTurn) return gate[c];
-          return warp.load_gate(c);
-        },
-        total);
-    warp.store_sums(total, sums[warp.warp]);
-    __syncthreads();
-    const int64_t first_choice = warp.first_token * args.top_k;
-    warp.choose(sums, args.bias != nullptr ? bias : nullptr, grouped ? memory.ids : args.ids + first_choice,
-                grouped ? memory.weights : args.weights + first_choice);
-    if (loads != GateLoads::kKept || next >= args.tokens) break;
-    warp.first_token = next;
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) warp.x[c] = coming[c];
-  }
-  if (!Warp::kGroups || !grouped) return;
-  __syncthreads();
-  const int64_t tokens = max(min(args.tokens - warp.first_token, int64_t{kTileTokens}), int64_t{0});
-  warp.store_sorted(
-      group.sorted_row(static_cast<int>(warp.first_token) * args.top_k, static_cast<int>(tokens) * args.top_k));
-}
-
 // The tokens and the threads of a block of norm_route_any_kernel.
 constexpr int kAnyTokens = 4, kAnyThreads = 256;
 // For any types and sizes. A launch of rms_norm before it computes the norm.
@@ -388,8 +391,7 @@ NormRouteResult launch_norm_route(cudaStream_t stream, const NormRouteArgs& args
   const int shared_bytes = 2 * kAnyTokens * args.experts * static_cast<int>(sizeof(float));
   with_device_type(act, [&](auto zero) {
     launch_dependent("norm_route_any_kernel", norm_route_any_kernel<decltype(zero)>,
-                     {static_cast<unsigned>(ceil_divide(args.tokens, kAnyTokens)), kAnyThreads, shared_bytes}, stream,
-                     args, vector);
+                     {ceil_divide(args.tokens, kAnyTokens), kAnyThreads, shared_bytes}, stream, args, vector);
   });
   return routed(false);
 }

@@ -10,9 +10,7 @@ namespace {
 
 constexpr int kRouteWarps = 4;
 
-__device__ ChoiceRule rule_of(const RouteArgs& args) {
-  return {args.bias, args.experts, args.top_k, args.normalize, args.scale};
-}
+__device__ ChoiceRule rule_of(const RouteArgs& args);
 
 // For up to 32 kSets experts and kMaxChoices choices. Everything stays in registers.
 // - operands: logits [tokens, experts], bias [experts] or null, all fp32; out ids, weights [tokens, top_k].
@@ -51,6 +49,10 @@ __global__ void __launch_bounds__(kRouteWarps * 32) route_kernel(RouteArgs args)
   choose_experts(p, p + experts, rule_of(args), args.ids + token * args.top_k, args.weights + token * args.top_k);
 }
 
+__device__ ChoiceRule rule_of(const RouteArgs& args) {
+  return {args.bias, args.experts, args.top_k, args.normalize, args.scale};
+}
+
 }  // namespace
 
 Visible launch_route(cudaStream_t stream, const RouteArgs& args) {
@@ -58,8 +60,7 @@ Visible launch_route(cudaStream_t stream, const RouteArgs& args) {
   const bool few = args.experts <= 64 && args.top_k <= kMaxChoices;
   const auto kernel = !few ? route_kernel : args.experts <= 32 ? route_few_kernel<1> : route_few_kernel<2>;
   const int shared_bytes = few ? 0 : kRouteWarps * 2 * args.experts * static_cast<int>(sizeof(float));
-  launch_dependent("route_kernel", kernel,
-                   {static_cast<unsigned>(ceil_divide(args.tokens, kRouteWarps)), kRouteWarps * 32, shared_bytes},
+  launch_dependent("route_kernel", kernel, {ceil_divide(args.tokens, kRouteWarps), kRouteWarps * 32, shared_bytes},
                    stream, args);
   return Visible::kAfterWait;
 }

@@ -119,7 +119,13 @@ class FrontNorm {
     __syncwarp();
     norm_kept_rows<T>(own_, scale_, eps_);
   }
-  // The same where all threads come from one place and keep much in registers.
+  // Both, where nothing is done meanwhile.
+  __device__ void run() const {
+    start();
+    wait_copies<0>();
+    finish();
+  }
+  // finish() where all threads come from one place and keep much in registers.
   __device__ __forceinline__ void finish_in_line() const {
     __syncwarp();
     norm_rows_in_line<T>(own_, scale_, eps_);

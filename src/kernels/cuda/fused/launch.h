@@ -1,6 +1,5 @@
-// The launchers of the kernels in this folder, each of which computes a product and what stands in front of it or
-// behind it. They take raw device pointers and sizes that CudaOps has checked, enqueue on `stream` and return. None
-// allocates or waits, so that steps can be recorded as graphs. What they compute is defined in kernels/ops.h.
+// The launchers of the kernels in this folder (common/launchers.h), each of which computes a product and what stands in
+// front of it or behind it. What they compute is defined in kernels/ops.h.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -24,6 +24,40 @@ constexpr int kMaxRows = kMaxCombinedTokens * kMaxCombinedChoices;
 static_assert(kSumThreads == kMaxCombinedTokens * kTile, "a thread combines one channel of one token");
 static_assert(kMaxCombinedChoices == kChoices);
 
+// The products of all rows with a tile, as y holds them. So wide that writing them meets in no bank.
+struct ExpertProducts {
+  float y[kMaxRows][kTile + 4];
+};
+
+__device__ void load_parts(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
+                           const Layout& layout, const Block& block);
+template <class T>
+__device__ void combine_units(const MatmulCombineExpertsArgs& args, const Layout& layout, const Block& block,
+                              ExpertProducts& products);
+
+// - operands: those of a grouped product of few rows, a [m, k] and w [groups, n, k] of type T, and those of
+//   combine_experts_kernel, but for y; m = tokens top_k, up to kMaxRows, and hidden = n.
+// - block: walks through units (PartsWalk): 16 columns, which it computes for all rows, in up to kUnitParts parts at a
+//   time.
+// - thread: the last warp loads (load_parts); each of the others multiplies a part, and then each of their threads
+//   combines one column of one token (combine_units).
+// - alignment: n and k in octets, a and w on 16 bytes.
+template <class T>
+__global__ void __launch_bounds__(kSumThreads + 32, 2)
+    matmul_combine_experts_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
+                                  const __grid_constant__ MatmulCombineExpertsArgs args,
+                                  const __grid_constant__ Layout layout) {
+  extern __shared__ char shared[];
+  __shared__ ExpertProducts products;
+  let_next_start_early(args.product, layout);
+  const Block block = start_block(shared, &a_map, &w_map, layout, args.product.k);
+  if (threadIdx.x / 32 == kUnitParts) {
+    load_parts(args.product, &a_map, &w_map, layout, block);
+  } else {
+    combine_units<T>(args, layout, block, products);
+  }
+}
+
 // A unit is the product of up to kUnitParts parts, which are up to kRowGroup rows of one group each, with the same tile
 // of their groups' matrices. The parts lie one behind the other in one box of a. Every warp walks by itself, with a
 // lane for each group.
@@ -100,10 +134,11 @@ class PartsWalk {
   int column_, row_ = 0;
 };
 
-// The products of all rows with a tile, as y holds them. So wide that writing them meets in no bank.
-struct ExpertProducts {
-  float y[kMaxRows][kTile + 4];
-};
+__device__ void load_parts(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
+                           const Layout& layout, const Block& block) {
+  load_buffers(args, a_map, w_map, layout, block,
+               [&] { return PartsWalk(args, layout.a_bytes / kRowBytes, layout.unit_columns); });
+}
 
 // Gives the other warps a part's sums. The lane has the sums that few_rows::Output describes.
 template <class T>
@@ -176,30 +211,6 @@ __device__ void combine_units(const MatmulCombineExpertsArgs& args, const Layout
   }
 }
 
-// - operands: those of a grouped product of few rows, a [m, k] and w [groups, n, k] of type T, and those of
-//   combine_experts_kernel, but for y; m = tokens top_k, up to kMaxRows, and hidden = n.
-// - block: walks through units (PartsWalk): 16 columns, which it computes for all rows, in up to kUnitParts parts at a
-//   time.
-// - thread: the last warp loads (load_buffers); each of the others multiplies a part, and then each of their threads
-//   combines one column of one token (combine_units).
-// - alignment: n and k in octets, a and w on 16 bytes.
-template <class T>
-__global__ void __launch_bounds__(kSumThreads + 32, 2)
-    matmul_combine_experts_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
-                                  const __grid_constant__ MatmulCombineExpertsArgs args,
-                                  const __grid_constant__ Layout layout) {
-  extern __shared__ char shared[];
-  __shared__ ExpertProducts products;
-  let_next_start_early(args.product, layout);
-  const Block block = start_block(shared, &a_map, &w_map, layout, args.product.k);
-  if (threadIdx.x / 32 == kUnitParts) {
-    load_buffers(args.product, &a_map, &w_map, layout, block,
-                 [&] { return PartsWalk(args.product, layout.a_bytes / kRowBytes, layout.unit_columns); });
-  } else {
-    combine_units<T>(args, layout, block, products);
-  }
-}
-
 }  // namespace
 
 Visible launch_matmul_combine_experts(cudaStream_t stream, const MatmulCombineExpertsArgs& args, DType act) {
@@ -215,8 +226,8 @@ Visible launch_matmul_combine_experts(cudaStream_t stream, const MatmulCombineEx
   const CUtensorMap a_map = pieces_map(product.a, act, 1, product.m, product.k, box_rows, kDepth, layout.pieces);
   const CUtensorMap w_map =
       pieces_map(product.w.data, act, product.groups, product.n, product.k, kTile, kDepth, layout.pieces);
-  const auto blocks = static_cast<unsigned>(
-      std::min<int64_t>(ceil_divide(product.n, kTile), device_attribute(cudaDevAttrMultiProcessorCount)));
+  const auto blocks =
+      std::min<int64_t>(ceil_divide(product.n, kTile), device_attribute(cudaDevAttrMultiProcessorCount));
   with_16_bit_type(act, [&](auto zero) {
     constexpr auto kernel = matmul_combine_experts_kernel<decltype(zero)>;
     allow_shared_bytes<kernel, max_bytes(Kernel::kCombinedProduct) - kProducts>();

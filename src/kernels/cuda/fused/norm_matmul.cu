@@ -26,23 +26,19 @@ __global__ void __launch_bounds__(kNormThreads, 2)
   let_next_start_early(args, layout);
   const Block block = start_block(shared, &w_map, &w_map, layout, args.k);
   const FrontNorm<T> norm(args, norm_args, layout, block);
-  const auto norm_rows = [&] {
-    norm.start();
-    wait_copies<0>();
-    norm.finish();
-  };
   const int warp = threadIdx.x / 32;
   if (warp == layout.tiles) {
     load_buffers(
-        args, &w_map, &w_map, layout, block, [&] { return Walk(args, kRowGroup, layout.unit_columns); }, norm_rows);
+        args, &w_map, &w_map, layout, block, [&] { return Walk(args, kRowGroup, layout.unit_columns); },
+        [&] { norm.run(); });
   } else if (warp < layout.tiles) {
     wait_for_previous();
-    norm_rows();
+    norm.run();
     const int a_row = kept_row_of_lane(layout);
     multiply_units<T, 1, true>(args, false, layout, block, [=](int, int) { return a_row; });
   } else {
     wait_for_previous();
-    norm_rows();
+    norm.run();
   }
 }
 
@@ -55,8 +51,7 @@ void launch_normed_product(cudaStream_t stream, const GemmArgs& args, const Fron
   allow_shared_bytes<kernel, max_bytes(Kernel::kNormProduct) - kNormBytes>();
   const CUtensorMap w_map =
       pieces_map(args.w.data, act, 1, args.n, args.k, layout.box_tiles * kTile, kDepth, layout.pieces);
-  const auto blocks =
-      static_cast<unsigned>(std::min<int64_t>(ceil_divide(args.n, layout.tiles * kTile), multiprocessors));
+  const auto blocks = std::min<int64_t>(ceil_divide(args.n, layout.tiles * kTile), multiprocessors);
   launch_dependent("norm_matmul_kernel", kernel, {blocks, kNormThreads, share.bytes}, stream, w_map, args, norm,
                    layout);
 }

@@ -25,21 +25,16 @@ __global__ void __launch_bounds__(kNormThreads, 2)
   let_next_start_early(args.product, layout);
   const Block block = start_block(shared, &w_map, &w_map, layout, args.product.k);
   const FrontNorm<T> norm(args.product, norm_args, layout, block);
-  const auto norm_rows = [&] {
-    norm.start();
-    wait_copies<0>();
-    norm.finish();
-  };
   const int warp = threadIdx.x / 32;
   if (warp == kParts) {
     load_buffers(
         args.product, &w_map, &w_map, layout, block, [&] { return Walk(args.product, kRowGroup, layout.unit_columns); },
-        norm_rows);
+        [&] { norm.run(); });
   } else if (warp < kParts) {
     convolve_units<T, 1>(args, layout, block, exchanges, norm);
   } else {
     wait_for_previous();
-    norm_rows();
+    norm.run();
   }
 }
 

@@ -40,8 +40,67 @@ struct RoutingMemory {  // shared
   uint64_t barrier;  // of hopper.cuh: it counts the bytes of the sums
 };
 
+__device__ void start_cluster(const NormRouteArgs& args, RoutingMemory& memory);
+template <class T>
+class GateTile;
+__device__ __noinline__ void choose(const NormRouteArgs& args, uint32_t sums, RoutingMemory& memory);
+__device__ int expert_of_lane(const NormRouteArgs& args, const RoutingMemory& memory);
+__device__ void store_routing(const NormRouteArgs& args, const SortedLane& sorted, const float* weights);
+
+// - operands: x [tokens, hidden] of type T, norm_weight [hidden] and gate [experts, hidden] of the same, bias [experts]
+//   fp32 or null; w [experts, n, hidden] of type T; out the routing, and out [tokens top_k, n / 2] of type T. product.a
+//   is x, product.offsets is not read.
+// - block: norms and routes all tokens, up to kMaxRoutedTokens, with the other block of its cluster (GateTile); then it
+//   walks through units as gemm_few_rows_kernel does.
+// - thread: FrontNorm, GateTile and choose say what; then as in gemm_few_rows_kernel.
+// - alignment: hidden a multiple of kChunkK, n in sixteens, everything on 16 bytes.
+template <class T>
+__global__ void __launch_bounds__(kNormThreads, 2)
+    norm_route_swiglu_kernel(const __grid_constant__ CUtensorMap w_map,
+                             const __grid_constant__ NormRouteSwigluArgs args, const __grid_constant__ Layout layout) {
+  extern __shared__ char shared[];
+  __shared__ RoutingMemory memory;
+  const auto& [product, route] = args;
+  if constexpr (kShownRouting == Visible::kAfterWait) let_next_start();
+  start_cluster(route, memory);
+  const Block block = start_block(shared, &w_map, &w_map, layout, product.k);
+  const FrontNorm<T> norm(product, {route.norm_weight, route.eps}, layout, block);
+  const GateTile<T> gate(route);
+  const bool has_bias = route.bias != nullptr && static_cast<int>(threadIdx.x) < route.experts;
+  const float bias = has_bias ? route.bias[threadIdx.x] : 0.0f;
+  __syncwarp();    // the lanes come to the barrier together
+  cluster_wait();  // the other block has started
+  wait_for_previous();
+  norm.start();
+  if (has_bias) memory.bias[threadIdx.x] = bias;
+  wait_copies<0>();
+  norm.finish_in_line();
+  float total[4];
+  gate.multiply(block.kept, total);
+  gate.share(total, block.buffers, memory);
+  choose(route, block.buffers, memory);
+  fence_proxy_async();  // the copy engine writes where the sums were
+  __syncthreads();
+  // Every warp sorts the assignments for itself, and its lane l looks after expert l.
+  const int warp = threadIdx.x / 32, expert = expert_of_lane(route, memory);
+  const Ballots<5> ballots(expert);
+  const int count = __popc(ballots.lanes(static_cast<int>(threadIdx.x % 32)));
+  const SortedLane sorted(expert, ballots, count, 0);
+  if (warp == 0) store_routing(route, sorted, memory.weights);
+  if (warp == layout.tiles) {
+    const auto walk = [&] { return Walk(product, kRowGroup, layout.unit_columns, sorted.end - count, sorted.end); };
+    load_buffers(product, &w_map, &w_map, layout, block, walk, [] {});
+  } else if (warp < layout.tiles) {
+    const Ballots<5> by_row(expert >= 0 ? sorted.row : -1);
+    multiply_units<T, 1, true>(product, false, layout, block, [&](int first_row, int rows) {
+      const int row = first_row + min(row_of_lane<1>(), rows - 1);
+      return (__ffs(static_cast<int>(by_row.lanes(row))) - 1) / route.top_k;  // its token
+    });
+  }
+}
+
 // To be called first of all by every thread.
-__device__ inline void start_cluster(const NormRouteArgs& args, RoutingMemory& memory) {
+__device__ void start_cluster(const NormRouteArgs& args, RoutingMemory& memory) {
   if (threadIdx.x == 0) {
     const uint32_t barrier = shared_address(&memory.barrier);
     barrier_init(barrier, 1);
@@ -134,72 +193,20 @@ __device__ __noinline__ void choose(const NormRouteArgs& args, uint32_t sums, Ro
 }
 
 // The expert of assignment l on lane l, or -1.
-__device__ inline int expert_of_lane(const NormRouteArgs& args, const RoutingMemory& memory) {
+__device__ int expert_of_lane(const NormRouteArgs& args, const RoutingMemory& memory) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   return lane < static_cast<int>(args.tokens) * args.top_k ? memory.ids[lane] : -1;
 }
 
 // One warp writes the routing. The next kernel may start when every block has come here, and then finds it in L2
 // (dependent_launch.cuh).
-__device__ inline void store_routing(const NormRouteArgs& args, const SortedLane& sorted, const float* weights) {
+__device__ void store_routing(const NormRouteArgs& args, const SortedLane& sorted, const float* weights) {
   if (blockIdx.x == 0) {
     sorted.store_routing(args, 0, weights);
     __threadfence();
     __syncwarp();
   }
   if constexpr (kShownRouting == Visible::kBeforeWait) let_next_start();
-}
-
-// - operands: x [tokens, hidden] of type T, norm_weight [hidden] and gate [experts, hidden] of the same, bias [experts]
-//   fp32 or null; w [experts, n, hidden] of type T; out the routing, and out [tokens top_k, n / 2] of type T. product.a
-//   is x, product.offsets is not read.
-// - block: norms and routes all tokens, up to kMaxRoutedTokens, with the other block of its cluster (GateTile); then it
-//   walks through units as gemm_few_rows_kernel does.
-// - thread: FrontNorm, GateTile and choose say what; then as in gemm_few_rows_kernel.
-// - alignment: hidden a multiple of kChunkK, n in sixteens, everything on 16 bytes.
-template <class T>
-__global__ void __launch_bounds__(kNormThreads, 2)
-    norm_route_swiglu_kernel(const __grid_constant__ CUtensorMap w_map,
-                             const __grid_constant__ NormRouteSwigluArgs args, const __grid_constant__ Layout layout) {
-  extern __shared__ char shared[];
-  __shared__ RoutingMemory memory;
-  const auto& [product, route] = args;
-  if constexpr (kShownRouting == Visible::kAfterWait) let_next_start();
-  start_cluster(route, memory);
-  const Block block = start_block(shared, &w_map, &w_map, layout, product.k);
-  const FrontNorm<T> norm(product, {route.norm_weight, route.eps}, layout, block);
-  const GateTile<T> gate(route);
-  const bool has_bias = route.bias != nullptr && static_cast<int>(threadIdx.x) < route.experts;
-  const float bias = has_bias ? route.bias[threadIdx.x] : 0.0f;
-  __syncwarp();    // the lanes come to the barrier together
-  cluster_wait();  // the other block has started
-  wait_for_previous();
-  norm.start();
-  if (has_bias) memory.bias[threadIdx.x] = bias;
-  wait_copies<0>();
-  norm.finish_in_line();
-  float total[4];
-  gate.multiply(block.kept, total);
-  gate.share(total, block.buffers, memory);
-  choose(route, block.buffers, memory);
-  fence_proxy_async();  // the copy engine writes where the sums were
-  __syncthreads();
-  // Every warp sorts the assignments for itself, and its lane l looks after expert l.
-  const int warp = threadIdx.x / 32, expert = expert_of_lane(route, memory);
-  const Ballots<5> ballots(expert);
-  const int count = __popc(ballots.lanes(static_cast<int>(threadIdx.x % 32)));
-  const SortedLane sorted(expert, ballots, count, 0);
-  if (warp == 0) store_routing(route, sorted, memory.weights);
-  if (warp == layout.tiles) {
-    const auto walk = [&] { return Walk(product, kRowGroup, layout.unit_columns, sorted.end - count, sorted.end); };
-    load_buffers(product, &w_map, &w_map, layout, block, walk, [] {});
-  } else if (warp < layout.tiles) {
-    const Ballots<5> by_row(expert >= 0 ? sorted.row : -1);
-    multiply_units<T, 1, true>(product, false, layout, block, [&](int first_row, int rows) {
-      const int row = first_row + min(row_of_lane<1>(), rows - 1);
-      return (__ffs(static_cast<int>(by_row.lanes(row))) - 1) / route.top_k;  // its token
-    });
-  }
 }
 
 template <class T>
@@ -219,8 +226,7 @@ void launch_routed_product(cudaStream_t stream, NormRouteSwigluArgs args, DType 
                                        layout.box_tiles * kTile, kDepth, layout.pieces);
   const int64_t units =
       row_tile_bound(product.m, product.groups, kRowGroup) * ceil_divide(product.n, layout.tiles * kTile);
-  const auto blocks =
-      static_cast<unsigned>(ceil_divide(std::min<int64_t>(units, multiprocessors), kCluster) * kCluster);
+  const int64_t blocks = ceil_divide(std::min<int64_t>(units, multiprocessors), kCluster) * kCluster;
   product.offsets_visible = Visible::kBeforeWait;  // every block knows them by itself
   constexpr auto kernel = norm_route_swiglu_kernel<T>;
   allow_shared_bytes<kernel, max_bytes(Kernel::kRoutedProduct) - kUsed>();

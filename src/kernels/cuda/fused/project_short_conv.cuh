@@ -188,7 +188,7 @@ __device__ void convolve_units(const ProjectShortConvArgs& args, const Layout& l
 struct Division {
   Layout layout;
   CUtensorMap w_map;
-  unsigned blocks;
+  int64_t blocks;
 };
 inline Division division_of(const ProjectShortConvArgs& args, Layout layout, DType act) {
   const int64_t hidden = args.conv.hidden;
@@ -197,7 +197,7 @@ inline Division division_of(const ProjectShortConvArgs& args, Layout layout, DTy
   layout.tile_distance = static_cast<int>(hidden);
   const GemmArgs& product = args.product;
   return {layout, pieces_map(product.w.data, act, 1, product.n, product.k, kTile, kDepth, layout.pieces),
-          static_cast<unsigned>(std::min<int64_t>(hidden / kTile, device_attribute(cudaDevAttrMultiProcessorCount)))};
+          std::min<int64_t>(hidden / kTile, device_attribute(cudaDevAttrMultiProcessorCount))};
 }
 
 }  // namespace lfm2::projected_conv

@@ -10,6 +10,21 @@ namespace {
 
 using namespace qk_norm_rope;
 
+template <class T>
+struct CacheKeeper;
+
+// - operands: qkv [tokens, (heads + 2 kv_heads) head_dim] of type T, changed in place; q_weight, k_weight [head_dim]
+//   of any type; positions [tokens] int32; the cache of pages, of type T.
+// - block: kBlockTokens tokens, which share the sines and cosines.
+// - thread: pairs of octets of all heads, kThreads apart, kEach of them in flight (qk_norm_rope_kernel).
+// - alignment: qkv and the cache on 16 bytes, head_dim 16 times a power of two.
+template <class T, int kBlockTokens, int kEach>
+__global__ void __launch_bounds__(kThreads)
+    qk_norm_rope_append_kernel(QkNormRopeArgs args, RopeFrequencies frequencies, KeyPages pages) {
+  __shared__ int rows[kBlockTokens];
+  turn_heads<T, kBlockTokens, kEach>(args, frequencies, CacheKeeper<T>{args, pages, rows});
+}
+
 // Puts keys and values into the rows of the cache that belong to the block's tokens, `rows` in shared memory.
 template <class T>
 struct CacheKeeper {
@@ -32,18 +47,6 @@ struct CacheKeeper {
   }
 };
 
-// - operands: qkv [tokens, (heads + 2 kv_heads) head_dim] of type T, changed in place; q_weight, k_weight [head_dim]
-//   of any type; positions [tokens] int32; the cache of pages, of type T.
-// - block: kBlockTokens tokens, which share the sines and cosines.
-// - thread: pairs of octets of all heads, kThreads apart, kEach of them in flight (qk_norm_rope_kernel).
-// - alignment: qkv and the cache on 16 bytes, head_dim 16 times a power of two.
-template <class T, int kBlockTokens, int kEach>
-__global__ void __launch_bounds__(kThreads)
-    qk_norm_rope_append_kernel(QkNormRopeArgs args, RopeFrequencies frequencies, KeyPages pages) {
-  __shared__ int rows[kBlockTokens];
-  turn_heads<T, kBlockTokens, kEach>(args, frequencies, CacheKeeper<T>{args, pages, rows});
-}
-
 }  // namespace
 
 bool launch_qk_norm_rope_append(cudaStream_t stream, const QkNormRopeArgs& args, const RopeFrequencies& frequencies,
@@ -53,9 +56,8 @@ bool launch_qk_norm_rope_append(cudaStream_t stream, const QkNormRopeArgs& args,
   with_device_type(act, [&](auto zero) {
     using T = decltype(zero);
     const auto launch = [&](auto kernel, int64_t tokens) {
-      launch_dependent("qk_norm_rope_append_kernel", kernel,
-                       {static_cast<unsigned>(ceil_divide(args.tokens, tokens)), kThreads}, stream, args, frequencies,
-                       pages);
+      launch_dependent("qk_norm_rope_append_kernel", kernel, {ceil_divide(args.tokens, tokens), kThreads}, stream, args,
+                       frequencies, pages);
     };
     if (args.tokens <= kFewTokens) return launch(qk_norm_rope_append_kernel<T, 1, 1>, 1);
     launch(qk_norm_rope_append_kernel<T, kTokens, kItems>, kTokens);

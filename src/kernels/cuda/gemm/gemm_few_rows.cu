@@ -55,10 +55,9 @@ void launch_rows(cudaStream_t stream, const GemmArgs& args, DType act, bool floa
   const CUtensorMap w_map =
       pieces_map(args.w.data, act, args.groups, args.n, args.k, layout.box_tiles * kTile, kDepth, layout.pieces);
   const int64_t units = row_tile_bound(args.m, args.groups, kRows) * ceil_divide(args.n, layout.tiles * kTile);
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(units, multiprocessors));
-  const auto threads = static_cast<unsigned>((layout.tiles + 1) * 32);
-  launch_dependent("gemm_few_rows_kernel", kernel, {blocks, threads, share.bytes}, stream, a_map, w_map, args, layout,
-                   float_out);
+  launch_dependent("gemm_few_rows_kernel", kernel,
+                   {std::min<int64_t>(units, multiprocessors), (layout.tiles + 1) * 32, share.bytes}, stream, a_map,
+                   w_map, args, layout, float_out);
 }
 
 }  // namespace

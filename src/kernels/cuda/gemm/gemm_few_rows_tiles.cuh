@@ -18,6 +18,7 @@ constexpr int kDepth = 64;           // elements of k in one piece of a row: 128
 constexpr int kSteps = kDepth / 16;  // mma instructions along a piece
 constexpr int kRowBytes = kDepth * 2;
 constexpr int kTileBytes = kTile * kRowBytes;
+static_assert(kTileBytes % 1024 == 0 && kRowGroup * kRowBytes % 1024 == 0, "swizzled rows come in eights");
 constexpr int kNoteBytes = 32;   // bytes beside each tile buffer: a unit's place, and the barriers full and free
 constexpr int kBufferTiles = 8;  // pieces of tiles in a tile buffer, where k is long enough
 

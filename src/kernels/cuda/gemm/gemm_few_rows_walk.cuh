@@ -84,14 +84,7 @@ class Walk {
     count_units();
   }
 
-  __device__ void count_units() {
-    upto_ = (end_ - first_ + rows_ - 1) / rows_ * across_;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int left = __shfl_up_sync(kAllLanes, upto_, step);
-      if (threadIdx.x % 32 >= step) upto_ += left;
-    }
-  }
+  __device__ void count_units() { upto_ = upto((end_ - first_ + rows_ - 1) / rows_ * across_); }
 
   const int32_t* offsets_;
   int groups_, m_, rows_, columns_, across_;

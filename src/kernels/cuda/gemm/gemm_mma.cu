@@ -15,66 +15,22 @@ constexpr int kSteps = kDepth / 16;               // mma instructions along a ti
 constexpr int kRowChunks = kDepth / 8;            // 16-byte chunks in a row of a tile buffer
 constexpr int kBuffers = 3;                       // 144 KB, of the 164 KB that a multiprocessor of sm_80 has
 constexpr int kBufferBytes = (kRows + kColumns) * kDepth * 2;
-constexpr int kLoadRows = kThreads / kRowChunks;  // rows that the block loads in one go
-constexpr int kSumStride = kColumns + 8;          // floats between rows of sums, which are staged in shared memory
+constexpr int kSumStride = kColumns + 8;  // floats between rows of sums, which are staged in shared memory
 constexpr int kSharedBytes = kBuffers * kBufferBytes;
 
 static_assert(kRows * kSumStride * 4 <= kSharedBytes, "the sums take the place of the buffers");
 static_assert(kThreads / 32 == kRows / kWarpRows * (kColumns / kWarpColumns), "one piece of the tile a warp");
-
-// Loads rows [first, first + count) of a matrix [.., k] into a tile buffer, with zeros beyond `end` and beyond k.
-// Without `vector`, rows do not start on 16 bytes and are loaded element by element.
-template <class T, bool vector, int count>
-__device__ void load_rows(char* buffer, const T* matrix, int64_t first, int64_t end, int64_t k, int64_t first_k) {
-  const int chunk = threadIdx.x % kRowChunks, row0 = threadIdx.x / kRowChunks;
-  const int64_t column = first_k + chunk * 8;
-  const int64_t left = end - first;
-  const T* source = matrix + (first + row0) * k + column;
-  char* target =
-      buffer + chunk_offset(row0, chunk, kRowChunks);  // kLoadRows is a multiple of 8: the same place in each
-#pragma unroll
-  for (int i = 0; i < count / kLoadRows; ++i) {
-    const bool valid = row0 + i * kLoadRows < left;
-    if constexpr (vector) {
-      copy_async(shared_address(target), source, valid && column < k);
-    } else {
-      uint4 bits = {0, 0, 0, 0};
-      T* elements = reinterpret_cast<T*>(&bits);
-      for (int e = 0; e < 8; ++e)
-        if (valid && column + e < k) elements[e] = source[e];
-      *reinterpret_cast<uint4*>(target) = bits;
-    }
-    source += kLoadRows * k;
-    target += kLoadRows * kRowChunks * 16;
-  }
-}
 
 // A warp's rows of a and of w, for one step of 16 elements of k.
 struct Fragments {
   uint32_t a[kWarpRows / 16][4], w[kWarpColumns / 16][4];
 
   // `a_rows` and `w_rows` say where the warp's rows begin in a tile buffer.
-  __device__ void load(uint32_t a_rows, uint32_t w_rows, int step) {
-    constexpr int kSixteenRows = 16 * kRowChunks * 16;  // in bytes
-    const int lane = threadIdx.x % 32, swizzle = lane & 7;
-    const int a_chunk = (2 * step + (lane >> 4)) ^ swizzle, w_chunk = (2 * step + ((lane >> 3) & 1)) ^ swizzle;
-    a_rows += static_cast<uint32_t>(((lane & 15) * kRowChunks + a_chunk) * 16);
-    w_rows += static_cast<uint32_t>((((lane & 7) + (lane >> 4) * 8) * kRowChunks + w_chunk) * 16);
-#pragma unroll
-    for (int i = 0; i < kWarpRows / 16; ++i) load_matrices(a[i], a_rows + i * kSixteenRows);
-#pragma unroll
-    for (int j = 0; j < kWarpColumns / 16; ++j) load_matrices(w[j], w_rows + j * kSixteenRows);
-  }
+  __device__ void load(uint32_t a_rows, uint32_t w_rows, int step);
 };
 
 template <class T>
-__device__ void multiply_step(const Fragments& parts, float (&sums)[kWarpRows / 16][kWarpColumns / 8][4]) {
-#pragma unroll
-  for (int i = 0; i < kWarpRows / 16; ++i)
-#pragma unroll
-    for (int j = 0; j < kWarpColumns / 8; ++j)
-      multiply_add<T>(sums[i][j], parts.a[i], parts.w[j / 2][j % 2 * 2], parts.w[j / 2][j % 2 * 2 + 1]);
-}
+__device__ void multiply_step(const Fragments& parts, float (&sums)[kWarpRows / 16][kWarpColumns / 8][4]);
 
 // - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and w of type T, out
 //   of type T or fp32 (`float_out`), bias of any type.
@@ -93,12 +49,13 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_mma_kernel(GemmArgs args, bo
   const auto buffer_of = [&](int64_t block) { return shared + block % kBuffers * kBufferBytes; };
   const auto load_a = [&](int64_t block) {
     if (block < blocks)
-      load_rows<T, vector, kRows>(buffer_of(block), a, place.first_row, place.end_row, args.k, block * kDepth);
+      load_rows<kThreads, kDepth, vector, kRows>(buffer_of(block), a, place.first_row, place.end_row, args.k,
+                                                 block * kDepth);
   };
   const auto load_w = [&](int64_t block) {
     if (block < blocks)
-      load_rows<T, vector, kColumns>(buffer_of(block) + kRows * kDepth * 2, w, place.first_column, args.n, args.k,
-                                     block * kDepth);
+      load_rows<kThreads, kDepth, vector, kColumns>(buffer_of(block) + kRows * kDepth * 2, w, place.first_column,
+                                                    args.n, args.k, block * kDepth);
   };
   // The four warps of the same rows are on four schedulers. So where a tile's second half has no rows, the first half's
   // warps have all tensor cores to themselves.
@@ -157,6 +114,27 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_mma_kernel(GemmArgs args, bo
     write_staged<kThreads, T>(args, place, kMmaTile, staged, kSumStride, vector_out);
 }
 
+__device__ void Fragments::load(uint32_t a_rows, uint32_t w_rows, int step) {
+  constexpr int kSixteenRows = 16 * kRowChunks * 16;  // in bytes
+  const int lane = threadIdx.x % 32, swizzle = lane & 7;
+  const int a_chunk = (2 * step + (lane >> 4)) ^ swizzle, w_chunk = (2 * step + ((lane >> 3) & 1)) ^ swizzle;
+  a_rows += static_cast<uint32_t>(((lane & 15) * kRowChunks + a_chunk) * 16);
+  w_rows += static_cast<uint32_t>((((lane & 7) + (lane >> 4) * 8) * kRowChunks + w_chunk) * 16);
+#pragma unroll
+  for (int i = 0; i < kWarpRows / 16; ++i) load_matrices(a[i], a_rows + i * kSixteenRows);
+#pragma unroll
+  for (int j = 0; j < kWarpColumns / 16; ++j) load_matrices(w[j], w_rows + j * kSixteenRows);
+}
+
+template <class T>
+__device__ void multiply_step(const Fragments& parts, float (&sums)[kWarpRows / 16][kWarpColumns / 8][4]) {
+#pragma unroll
+  for (int i = 0; i < kWarpRows / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < kWarpColumns / 8; ++j)
+      multiply_add<T>(sums[i][j], parts.a[i], parts.w[j / 2][j % 2 * 2], parts.w[j / 2][j % 2 * 2 + 1]);
+}
+
 template <class T, bool vector>
 void launch_type(cudaStream_t stream, const GemmArgs& args, bool float_out) {
   constexpr auto kernel = gemm_mma_kernel<T, vector>;
@@ -171,11 +149,7 @@ void launch_gemm_mma(cudaStream_t stream, const GemmArgs& args, DType act, DType
   if (args.m == 0 || args.n == 0) return;
   const bool vector = args.k % 8 == 0 && on_16_bytes(args.a) && on_16_bytes(args.w.data);
   with_16_bit_type(act, [&](auto zero) {
-    using T = decltype(zero);
-    if (vector)
-      launch_type<T, true>(stream, args, out == DType::kF32);
-    else
-      launch_type<T, false>(stream, args, out == DType::kF32);
+    with_constant(vector, [&](auto whole) { launch_type<decltype(zero), whole()>(stream, args, out == DType::kF32); });
   });
 }
 

@@ -38,76 +38,11 @@ static_assert(kRows == kColumns && kRows * kSumStride * 4 <= kSharedBytes);
 struct APart {
   Octet octets[kLoads];
 
-  __device__ void load(const float* a, int64_t first, int64_t end, int64_t k, int64_t first_k) {
-    const int64_t column = first_k + threadIdx.x % kRowChunks * kOctet;
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      const int64_t row = first + threadIdx.x / kRowChunks + i * kLoadRows;
-      octets[i] = row < end && column < k ? load_octet(a + row * k + column, kOctet, true) : Octet{};
-    }
-  }
-  __device__ void store(char* buffer) const {
-    const int chunk = threadIdx.x % kRowChunks, row0 = threadIdx.x / kRowChunks;
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      uint32_t words[kPlanes][kOctet / 2];
-#pragma unroll
-      for (int pair = 0; pair < kOctet / 2; ++pair)
-        split(octets[i].v[2 * pair], octets[i].v[2 * pair + 1], words[0][pair], words[1][pair], words[2][pair]);
-#pragma unroll
-      for (int p = 0; p < kPlanes; ++p)
-        *reinterpret_cast<uint4*>(buffer + p * kPlaneBytes + chunk_offset(row0 + i * kLoadRows, chunk, kRowChunks)) = {
-            words[p][0], words[p][1], words[p][2], words[p][3]};
-    }
-  }
+  __device__ void load(const float* a, int64_t first, int64_t end, int64_t k, int64_t first_k);
+  __device__ void store(char* buffer) const;
 };
 
-__device__ void load_w(char* buffer, const __nv_bfloat16* w, int64_t first, int64_t end, int64_t k, int64_t first_k) {
-  const int chunk = threadIdx.x % kRowChunks, row0 = threadIdx.x / kRowChunks;
-  const int64_t column = first_k + chunk * kOctet;
-#pragma unroll
-  for (int i = 0; i < kColumns / kLoadRows; ++i) {
-    const int64_t row = first + row0 + i * kLoadRows;
-    const bool valid = row < end && column < k;
-    copy_async(shared_address(buffer + chunk_offset(row0 + i * kLoadRows, chunk, kRowChunks)),
-               valid ? w + row * k + column : w, valid);
-  }
-}
-
-// sums += the products over one tile buffer, which are first summed on their own.
-__device__ void multiply_buffer(uint32_t a_rows, uint32_t w_rows, float (&sums)[kWarpRows / 16][kWarpColumns / 8][4]) {
-  constexpr int kSixteenRows = 16 * kRowChunks * 16;  // in bytes
-  const int lane = threadIdx.x % 32, swizzle = lane & 7;
-  float block[kWarpRows / 16][kWarpColumns / 8][4] = {};
-#pragma unroll
-  for (int plane = kPlanes - 1; plane >= 0; --plane) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const int a_chunk = (2 * step + (lane >> 4)) ^ swizzle, w_chunk = (2 * step + ((lane >> 3) & 1)) ^ swizzle;
-      const uint32_t w_place =
-          w_rows + static_cast<uint32_t>((((lane & 7) + (lane >> 4) * 8) * kRowChunks + w_chunk) * 16);
-      const uint32_t a_place =
-          a_rows + static_cast<uint32_t>(plane * kPlaneBytes + ((lane & 15) * kRowChunks + a_chunk) * 16);
-      uint32_t w[kWarpColumns / 16][4];
-#pragma unroll
-      for (int j = 0; j < kWarpColumns / 16; ++j) load_matrices(w[j], w_place + j * kSixteenRows);
-#pragma unroll
-      for (int i = 0; i < kWarpRows / 16; ++i) {
-        uint32_t a[4];
-        load_matrices(a, a_place + i * kSixteenRows);
-#pragma unroll
-        for (int j = 0; j < kWarpColumns / 8; ++j)
-          multiply_add<__nv_bfloat16>(block[i][j], a, w[j / 2][j % 2 * 2], w[j / 2][j % 2 * 2 + 1]);
-      }
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kWarpRows / 16; ++i)
-#pragma unroll
-    for (int j = 0; j < kWarpColumns / 8; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) sums[i][j][e] += block[i][j][e];
-}
+__device__ void multiply_buffer(uint32_t a_rows, uint32_t w_rows, float (&sums)[kWarpRows / 16][kWarpColumns / 8][4]);
 
 // - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and out fp32, w
 //   bf16, bias of any type.
@@ -128,7 +63,9 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_planes_kernel(GemmArgs args,
     return shared + kABuffers * kABufferBytes + block % kWBuffers * kWBufferBytes;
   };
   const auto start_w = [&](int64_t block) {
-    if (block < blocks) load_w(w_buffer(block), w, place.first_column, args.n, args.k, block * kDepth);
+    if (block < blocks)
+      load_rows<kThreads, kDepth, true, kColumns>(w_buffer(block), w, place.first_column, args.n, args.k,
+                                                  block * kDepth);
     commit_copies();
   };
   const int warp = threadIdx.x / 32;
@@ -165,6 +102,65 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_planes_kernel(GemmArgs args,
   stage_sums<kSumStride>(staged, warp_row, warp_column, sums);
   __syncthreads();
   write_staged<kThreads, float>(args, place, kPlanesTile, staged, kSumStride, vector_out);
+}
+
+__device__ void APart::load(const float* a, int64_t first, int64_t end, int64_t k, int64_t first_k) {
+  const int64_t column = first_k + threadIdx.x % kRowChunks * kOctet;
+#pragma unroll
+  for (int i = 0; i < kLoads; ++i) {
+    const int64_t row = first + threadIdx.x / kRowChunks + i * kLoadRows;
+    octets[i] = row < end && column < k ? load_octet(a + row * k + column, kOctet, true) : Octet{};
+  }
+}
+
+__device__ void APart::store(char* buffer) const {
+  const int chunk = threadIdx.x % kRowChunks, row0 = threadIdx.x / kRowChunks;
+#pragma unroll
+  for (int i = 0; i < kLoads; ++i) {
+    uint32_t words[kPlanes][kOctet / 2];
+#pragma unroll
+    for (int pair = 0; pair < kOctet / 2; ++pair)
+      split(octets[i].v[2 * pair], octets[i].v[2 * pair + 1], words[0][pair], words[1][pair], words[2][pair]);
+#pragma unroll
+    for (int p = 0; p < kPlanes; ++p)
+      *reinterpret_cast<uint4*>(buffer + p * kPlaneBytes + chunk_offset(row0 + i * kLoadRows, chunk, kRowChunks)) = {
+          words[p][0], words[p][1], words[p][2], words[p][3]};
+  }
+}
+
+// sums += the products over one tile buffer, which are first summed on their own.
+__device__ void multiply_buffer(uint32_t a_rows, uint32_t w_rows, float (&sums)[kWarpRows / 16][kWarpColumns / 8][4]) {
+  constexpr int kSixteenRows = 16 * kRowChunks * 16;  // in bytes
+  const int lane = threadIdx.x % 32, swizzle = lane & 7;
+  float block[kWarpRows / 16][kWarpColumns / 8][4] = {};
+#pragma unroll
+  for (int plane = kPlanes - 1; plane >= 0; --plane) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int a_chunk = (2 * step + (lane >> 4)) ^ swizzle, w_chunk = (2 * step + ((lane >> 3) & 1)) ^ swizzle;
+      const uint32_t w_place =
+          w_rows + static_cast<uint32_t>((((lane & 7) + (lane >> 4) * 8) * kRowChunks + w_chunk) * 16);
+      const uint32_t a_place =
+          a_rows + static_cast<uint32_t>(plane * kPlaneBytes + ((lane & 15) * kRowChunks + a_chunk) * 16);
+      uint32_t w[kWarpColumns / 16][4];
+#pragma unroll
+      for (int j = 0; j < kWarpColumns / 16; ++j) load_matrices(w[j], w_place + j * kSixteenRows);
+#pragma unroll
+      for (int i = 0; i < kWarpRows / 16; ++i) {
+        uint32_t a[4];
+        load_matrices(a, a_place + i * kSixteenRows);
+#pragma unroll
+        for (int j = 0; j < kWarpColumns / 8; ++j)
+          multiply_add<__nv_bfloat16>(block[i][j], a, w[j / 2][j % 2 * 2], w[j / 2][j % 2 * 2 + 1]);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kWarpRows / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < kWarpColumns / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums[i][j][e] += block[i][j][e];
 }
 
 }  // namespace

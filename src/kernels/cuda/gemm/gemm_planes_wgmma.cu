@@ -26,6 +26,60 @@ namespace {
 
 using namespace planes;
 
+template <bool float_weights>
+__device__ void load_tiles(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
+                           const Block& block);
+__device__ void split_weights(const GemmArgs& args, const Block& block);
+template <bool float_weights>
+__device__ void multiply_tiles(const GemmArgs& args, const Block& block, int warpgroup);
+
+// - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and out fp32, w bf16
+//   or, with float_weights, fp32, bias of any type; a_map and w_map describe a and w to the copy engine.
+// - block: stays on its multiprocessor and walks, together with the other block of its cluster, through tiles of
+//   kRows rows and kColumns columns each (for_each_tile).
+// - thread: the first warp loads (load_tiles); with float_weights the second warpgroup splits w into planes
+//   (split_weights); the last two warpgroups multiply, 64 rows each, and write (multiply_tiles).
+// - alignment: n in octets (kSwiglu: n in sixteens), k in octets, with float_weights in fours; everything on 16
+//   bytes.
+template <bool float_weights>
+__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Shape<float_weights>::kThreads, 1)
+    gemm_planes_wgmma_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
+                             const __grid_constant__ GemmArgs args) {
+  using S = Shape<float_weights>;
+  extern __shared__ char raw_shared[];
+  __shared__ Barriers barriers;
+  const uint32_t start = shared_address(raw_shared);
+  const Block block{raw_shared + ((start + 1023) / 1024 * 1024 - start), &barriers, cluster_rank(),
+                    static_cast<int>((args.k + kDepth - 1) / kDepth)};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < S::kBuffers; ++i) {
+      barrier_init(shared_address(&barriers.full[i]), 1);
+      barrier_init(shared_address(&barriers.free[i]), S::kReaders);
+    }
+    for (int i = 0; i < S::kPlaneBuffers; ++i) {
+      barrier_init(shared_address(&barriers.planes_full[i]), kWarpgroup / 32);
+      barrier_init(shared_address(&barriers.planes_free[i]), 2 * kWarpgroup / 32);
+    }
+    barrier_init_fence();
+  }
+  cluster_sync();
+  const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0);
+  if (warpgroup == 0) {
+    give_registers<kLoaderRegisters>();
+    if (threadIdx.x < 32) load_tiles<float_weights>(args, &a_map, &w_map, block);
+  } else if (float_weights && warpgroup == 1) {
+    if constexpr (float_weights) {
+      give_registers<kSplitterRegisters>();
+      split_weights(args, block);
+    }
+  } else {
+    take_registers<S::kMultiplierRegisters>();
+    multiply_tiles<float_weights>(args, block, warpgroup - S::kFirstMultiplier);
+  }
+  __syncwarp();
+  cluster_sync();  // a block may not end while the other one writes to it
+}
+
 // Like planes::split, but with rounding: the part that the six products leave out becomes a third as large, and has
 // either sign.
 __device__ void split_rounded(float even, float odd, uint32_t& first, uint32_t& second, uint32_t& third) {
@@ -290,53 +344,6 @@ __device__ void multiply_tiles(const GemmArgs& args, const Block& block, int war
     }
     finish<float_weights>(args, place, place.first_row + multiplier.local_row, column0 + multiplier.lane % 4 * 2, sums);
   });
-}
-
-// - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and out fp32, w bf16
-//   or, with float_weights, fp32, bias of any type; a_map and w_map describe a and w to the copy engine.
-// - block: stays on its multiprocessor and walks, together with the other block of its cluster, through tiles of
-//   kRows rows and kColumns columns each (for_each_tile).
-// - thread: the first warp loads (load_tiles); with float_weights the second warpgroup splits w into planes
-//   (split_weights); the last two warpgroups multiply, 64 rows each, and write (multiply_tiles).
-// - alignment: n in octets (kSwiglu: n in sixteens), k in octets, with float_weights in fours; everything on 16
-//   bytes.
-template <bool float_weights>
-__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Shape<float_weights>::kThreads, 1)
-    gemm_planes_wgmma_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
-                             const __grid_constant__ GemmArgs args) {
-  using S = Shape<float_weights>;
-  extern __shared__ char raw_shared[];
-  __shared__ Barriers barriers;
-  const uint32_t start = shared_address(raw_shared);
-  const Block block{raw_shared + ((start + 1023) / 1024 * 1024 - start), &barriers, cluster_rank(),
-                    static_cast<int>((args.k + kDepth - 1) / kDepth)};
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < S::kBuffers; ++i) {
-      barrier_init(shared_address(&barriers.full[i]), 1);
-      barrier_init(shared_address(&barriers.free[i]), S::kReaders);
-    }
-    for (int i = 0; i < S::kPlaneBuffers; ++i) {
-      barrier_init(shared_address(&barriers.planes_full[i]), kWarpgroup / 32);
-      barrier_init(shared_address(&barriers.planes_free[i]), 2 * kWarpgroup / 32);
-    }
-    barrier_init_fence();
-  }
-  cluster_sync();
-  const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0);
-  if (warpgroup == 0) {
-    give_registers<kLoaderRegisters>();
-    if (threadIdx.x < 32) load_tiles<float_weights>(args, &a_map, &w_map, block);
-  } else if (float_weights && warpgroup == 1) {
-    if constexpr (float_weights) {
-      give_registers<kSplitterRegisters>();
-      split_weights(args, block);
-    }
-  } else {
-    take_registers<S::kMultiplierRegisters>();
-    multiply_tiles<float_weights>(args, block, warpgroup - S::kFirstMultiplier);
-  }
-  __syncwarp();
-  cluster_sync();  // a block may not end while the other one writes to it
 }
 
 template <bool float_weights>

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/common/device_types.cuh"
 #include "kernels/cuda/gemm/gemm_planes.cuh"
+#include "kernels/cuda/gemm/gemm_tile.cuh"
 #include "kernels/cuda/gemm/launch.h"
 #include "kernels/cuda/ptx/hopper.cuh"
 
@@ -23,6 +24,7 @@ constexpr int kSums = kGroupRows * kColumns / kWarpgroup;      // sums of a thre
 constexpr int kLoaderRegisters = 40, kSplitterRegisters = 56;  // registers of a thread
 
 static_assert(kABoxes == kCluster, "each block of a cluster loads one box for both");
+static_assert(kBoxBytes % 1024 == 0 && kRows == kColumns, "a box has 128 rows of a or of w, swizzled in eights");
 
 template <bool float_weights>
 struct Shape {
@@ -69,55 +71,13 @@ struct Turn {
   }
 };
 
-// One tile of a cluster: kRows rows and 2 kColumns columns.
-struct Place {
-  int first_row, end_row;  // end_row is the group's end, not the tile's
-  int first_column;
-  int group;  // -1: there is no such tile
-};
-
-// Tiles are counted group by group, then by columns, 2 kColumns at a time, then row by row, so that clusters that run
-// together share columns of w. Every warp finds the place by itself, with a prefix sum over the groups, 32 at a time.
-__device__ inline Place find_place(const GemmArgs& args, int64_t index) {
-  const int columns = static_cast<int>((args.n + kCluster * kColumns - 1) / (kCluster * kColumns));
-  const auto tiles_of = [](int rows) { return (rows + kRows - 1) / kRows; };
-  const auto place_in = [&](int first_row, int end_row, int local, int group) {
-    const int rows = tiles_of(end_row - first_row);
-    return Place{first_row + local % rows * kRows, end_row, local / rows * kCluster * kColumns, group};
-  };
-  if (args.offsets == nullptr) {
-    const int m = static_cast<int>(args.m);
-    if (index >= int64_t{tiles_of(m)} * columns) return {0, 0, 0, -1};
-    return place_in(0, m, static_cast<int>(index), 0);
-  }
-  const int lane = threadIdx.x % 32;
-  for (int base = 0; base < args.groups; base += 32) {
-    const bool real = base + lane < args.groups;
-    const int first = real ? args.offsets[base + lane] : 0, end = real ? args.offsets[base + lane + 1] : 0;
-    const int64_t tiles = int64_t{tiles_of(end - first)} * columns;
-    int64_t upto = tiles;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int64_t left = __shfl_up_sync(0xffffffffu, upto, step);
-      if (lane >= step) upto += left;
-    }
-    const unsigned reached = __ballot_sync(0xffffffffu, upto > index);
-    if (reached != 0) {
-      const int owner = __ffs(reached) - 1;
-      const auto local = static_cast<int>(index - __shfl_sync(0xffffffffu, upto - tiles, owner));
-      return place_in(__shfl_sync(0xffffffffu, first, owner), __shfl_sync(0xffffffffu, end, owner), local,
-                      base + owner);
-    }
-    index -= __shfl_sync(0xffffffffu, upto, 31);
-  }
-  return {0, 0, 0, -1};
-}
+using Place = BasicTilePlace<int>;  // of a cluster's tile: kRows rows and kCluster kColumns columns
 
 // Calls f(place) for every tile of this cluster.
 template <class F>
 __device__ void for_each_tile(const GemmArgs& args, F&& f) {
   for (int64_t index = blockIdx.x / kCluster;; index += gridDim.x / kCluster) {
-    const Place place = find_place(args, index);
+    const Place place = find_tile<int>(args, {kRows, kCluster * kColumns}, index);
     if (place.group < 0) return;
     f(place);
   }

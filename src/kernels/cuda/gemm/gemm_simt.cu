@@ -21,78 +21,15 @@ struct Walk {
   int left;  // elements of the row from `next` on; 0 for a row outside
   bool vector;
 
-  __device__ Walk(const W* matrix, int64_t first, int64_t end, int64_t k, bool vector_rows) : vector(vector_rows) {
-    const int64_t row = first + threadIdx.x / 2;
-    const int column = static_cast<int>(threadIdx.x % 2) * kOctet;
-    next = matrix + row * k + column;
-    left = row < end ? static_cast<int>(k) - column : 0;
-  }
-  __device__ Octet load() {
-    const Octet octet = left > 0 ? load_octet(next, left, vector) : Octet{};
-    next += kDepth;
-    left -= kDepth;
-    return octet;
-  }
+  __device__ Walk(const W* matrix, int64_t first, int64_t end, int64_t k, bool vector_rows);
+  __device__ Octet load();
 };
 
-__device__ void store_part(float* buffer, const Octet& octet) {
-#pragma unroll
-  for (int i = 0; i < kOctet; ++i) buffer[(threadIdx.x % 2 * kOctet + i) * kStride + threadIdx.x / 2] = octet.v[i];
-}
-
-// x = two runs of four, half a tile apart; with `half`, only the first one.
+__device__ void store_part(float* buffer, const Octet& octet);
 template <bool half>
-__device__ void load_eight(float (&x)[8], const float* buffer) {
-  const float4 low = *reinterpret_cast<const float4*>(buffer);
-  x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-  if constexpr (half) return;
-  const float4 high = *reinterpret_cast<const float4*>(buffer + kRows / 2);
-  x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-}
-
-// sums += x yᵀ over one tile buffer, for this thread's rows and columns; with `half`, only for the first four rows.
-template <bool half>
-__device__ void multiply_buffer(const float* a_rows, const float* w_columns, float (&sums)[8][8]) {
-#pragma unroll
-  for (int step = 0; step < kDepth; ++step) {
-    float x[8], y[8];
-    load_eight<half>(x, a_rows + step * kStride);
-    load_eight<false>(y, w_columns + step * kStride);
-#pragma unroll
-    for (int i = 0; i < (half ? kPart : 8); ++i)
-#pragma unroll
-      for (int j = 0; j < 8; ++j) sums[i][j] = fmaf(x[i], y[j], sums[i][j]);
-  }
-}
-
-// Four lanes hold four each of sixteen columns: two lanes of gate, then two of up. A lane of gate gets the up columns
-// from the lane two further.
+__device__ void multiply_buffer(const float* a_rows, const float* w_columns, float (&sums)[8][8]);
 __device__ void write_swiglu(const GemmArgs& args, const TilePlace& place, int row0, int column0, float (&sums)[8][8],
-                             bool vector_out) {
-  const bool gate = column0 / kGateUpBlock % 2 == 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const int64_t row = place.first_row + row0 + i % kPart + i / kPart * (kRows / 2);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float4 result;
-      float* values = reinterpret_cast<float*>(&result);
-#pragma unroll
-      for (int j = 0; j < kPart; ++j)
-        values[j] = swiglu(sums[i][half * 4 + j], __shfl_down_sync(0xffffffffu, sums[i][half * 4 + j], 2));
-      const int64_t column = place.first_column + column0 + half * (kColumns / 2);
-      if (!gate || row >= place.end_row || column >= args.n) continue;
-      float* out = static_cast<float*>(args.out) + row * (args.n / 2) + column / (2 * kGateUpBlock) * kGateUpBlock +
-                   column % kGateUpBlock;
-      if (vector_out) {
-        *reinterpret_cast<float4*>(out) = result;
-      } else {
-#pragma unroll
-        for (int j = 0; j < kPart; ++j) out[j] = values[j];
-      }
-    }
-  }
-}
+                             bool vector_out);
 
 // - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and out fp32, w of
 //   type W, bias of any type.
@@ -150,6 +87,82 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_simt_kernel(GemmArgs args, b
         if (!vector_out) out[column + j] = values[j];
       }
       if (vector_out && column < args.n) *reinterpret_cast<float4*>(out + column) = sum;
+    }
+  }
+}
+
+template <class W>
+__device__ Walk<W>::Walk(const W* matrix, int64_t first, int64_t end, int64_t k, bool vector_rows)
+    : vector(vector_rows) {
+  const int64_t row = first + threadIdx.x / 2;
+  const int column = static_cast<int>(threadIdx.x % 2) * kOctet;
+  next = matrix + row * k + column;
+  left = row < end ? static_cast<int>(k) - column : 0;
+}
+
+template <class W>
+__device__ Octet Walk<W>::load() {
+  const Octet octet = left > 0 ? load_octet(next, left, vector) : Octet{};
+  next += kDepth;
+  left -= kDepth;
+  return octet;
+}
+
+__device__ void store_part(float* buffer, const Octet& octet) {
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) buffer[(threadIdx.x % 2 * kOctet + i) * kStride + threadIdx.x / 2] = octet.v[i];
+}
+
+// x = two runs of four, half a tile apart; with `half`, only the first one.
+template <bool half>
+__device__ void load_eight(float (&x)[8], const float* buffer) {
+  const float4 low = *reinterpret_cast<const float4*>(buffer);
+  x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+  if constexpr (half) return;
+  const float4 high = *reinterpret_cast<const float4*>(buffer + kRows / 2);
+  x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+}
+
+// sums += x yᵀ over one tile buffer, for this thread's rows and columns; with `half`, only for the first four rows.
+template <bool half>
+__device__ void multiply_buffer(const float* a_rows, const float* w_columns, float (&sums)[8][8]) {
+#pragma unroll
+  for (int step = 0; step < kDepth; ++step) {
+    float x[8], y[8];
+    load_eight<half>(x, a_rows + step * kStride);
+    load_eight<false>(y, w_columns + step * kStride);
+#pragma unroll
+    for (int i = 0; i < (half ? kPart : 8); ++i)
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sums[i][j] = fmaf(x[i], y[j], sums[i][j]);
+  }
+}
+
+// Four lanes hold four each of sixteen columns: two lanes of gate, then two of up. A lane of gate gets the up columns
+// from the lane two further.
+__device__ void write_swiglu(const GemmArgs& args, const TilePlace& place, int row0, int column0, float (&sums)[8][8],
+                             bool vector_out) {
+  const bool gate = column0 / kGateUpBlock % 2 == 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int64_t row = place.first_row + row0 + i % kPart + i / kPart * (kRows / 2);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float4 result;
+      float* values = reinterpret_cast<float*>(&result);
+#pragma unroll
+      for (int j = 0; j < kPart; ++j)
+        values[j] = swiglu(sums[i][half * 4 + j], __shfl_down_sync(0xffffffffu, sums[i][half * 4 + j], 2));
+      const int64_t column = place.first_column + column0 + half * (kColumns / 2);
+      if (!gate || row >= place.end_row || column >= args.n) continue;
+      float* out = static_cast<float*>(args.out) + row * (args.n / 2) + column / (2 * kGateUpBlock) * kGateUpBlock +
+                   column % kGateUpBlock;
+      if (vector_out) {
+        *reinterpret_cast<float4*>(out) = result;
+      } else {
+#pragma unroll
+        for (int j = 0; j < kPart; ++j) out[j] = values[j];
+      }
     }
   }
 }

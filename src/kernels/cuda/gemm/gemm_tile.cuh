@@ -4,50 +4,81 @@
 #include "kernels/cuda/common/device_types.cuh"
 #include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/gemm/launch.h"
+#include "kernels/cuda/ptx/mma.cuh"
 
 namespace lfm2 {
 
-struct TilePlace {
-  int64_t first_row, end_row;  // rows of a and out; end_row is the group's end, not the tile's
-  int64_t first_column;
-  int64_t group;  // -1: the block has nothing to do
+template <class Int>
+struct BasicTilePlace {
+  Int first_row, end_row;  // rows of a and out; end_row is the group's end, not the tile's
+  Int first_column;
+  Int group;  // -1: there is no such tile
 };
+using TilePlace = BasicTilePlace<int64_t>;
 
 // Tiles are counted group by group, then column by column, then row by row, so that blocks that run together share the
 // same columns of w. The grid is sized for the worst split of the rows over the groups; blocks behind the last tile
 // have nothing to do. Every warp finds the place by itself, with a prefix sum over the groups, 32 at a time.
-__device__ inline TilePlace find_tile(const GemmArgs& args, GemmTile tile) {
-  const int64_t columns = (args.n + tile.columns - 1) / tile.columns;
-  int64_t index = blockIdx.x;
+template <class Int = int64_t>
+__device__ inline BasicTilePlace<Int> find_tile(const GemmArgs& args, GemmTile tile, int64_t index = blockIdx.x) {
+  const Int columns = (static_cast<Int>(args.n) + tile.columns - 1) / tile.columns;
+  const auto tiles_of = [&](Int rows) { return (rows + tile.rows - 1) / tile.rows; };
+  const auto place_in = [&](Int first_row, Int end_row, Int local, Int group) {
+    const Int rows = tiles_of(end_row - first_row);
+    return BasicTilePlace<Int>{first_row + local % rows * tile.rows, end_row, local / rows * tile.columns, group};
+  };
   if (args.offsets == nullptr) {
-    const int64_t rows = (args.m + tile.rows - 1) / tile.rows;
-    return {index % rows * tile.rows, args.m, index / rows * tile.columns, 0};
+    const Int m = static_cast<Int>(args.m);
+    if (index >= int64_t{tiles_of(m)} * columns) return {0, 0, 0, -1};
+    return place_in(0, m, static_cast<Int>(index), 0);
   }
   const int lane = threadIdx.x % 32;
-  for (int64_t base = 0; base < args.groups; base += 32) {
+  for (int base = 0; base < args.groups; base += 32) {
     const bool real = base + lane < args.groups;
     const int first = real ? args.offsets[base + lane] : 0, end = real ? args.offsets[base + lane + 1] : 0;
-    const int64_t tiles = (end - first + tile.rows - 1) / tile.rows * columns;
-    int64_t upto = tiles;
-    for (int step = 1; step < 32; step *= 2) {
-      const int64_t left = __shfl_up_sync(0xffffffffu, upto, step);
-      if (lane >= step) upto += left;
-    }
-    const unsigned reached = __ballot_sync(0xffffffffu, upto > index);
+    const int64_t tiles = int64_t{tiles_of(end - first)} * columns, last = upto(tiles);
+    const unsigned reached = __ballot_sync(kAllLanes, last > index);
     if (reached != 0) {
       const int owner = __ffs(reached) - 1;
-      const int64_t before = __shfl_sync(0xffffffffu, upto - tiles, owner);
-      const int64_t first_row = __shfl_sync(0xffffffffu, first, owner), end_row = __shfl_sync(0xffffffffu, end, owner);
-      const int64_t rows = (end_row - first_row + tile.rows - 1) / tile.rows, local = index - before;
-      return {first_row + local % rows * tile.rows, end_row, local / rows * tile.columns, base + owner};
+      const auto local = static_cast<Int>(index - __shfl_sync(kAllLanes, last - tiles, owner));
+      return place_in(__shfl_sync(kAllLanes, first, owner), __shfl_sync(kAllLanes, end, owner), local, base + owner);
     }
-    index -= __shfl_sync(0xffffffffu, upto, 31);
+    index -= __shfl_sync(kAllLanes, last, 31);
   }
   return {0, 0, 0, -1};
 }
 
 inline unsigned tile_count(const GemmArgs& args, GemmTile tile) {
   return static_cast<unsigned>(row_tile_bound(args.m, args.groups, tile.rows) * ceil_divide(args.n, tile.columns));
+}
+
+// Loads rows [first, first + count) of a matrix [.., k] into a tile buffer, with zeros beyond `end` and beyond k.
+// Without `vector`, rows do not start on 16 bytes and are loaded element by element.
+template <int threads, int depth, bool vector, int count, class T>
+__device__ void load_rows(char* buffer, const T* matrix, int64_t first, int64_t end, int64_t k, int64_t first_k) {
+  constexpr int kRowChunks = depth / 8;            // 16-byte chunks in a row of a tile buffer
+  constexpr int kLoadRows = threads / kRowChunks;  // rows that the block loads in one go
+  static_assert(kLoadRows % 8 == 0 && count % kLoadRows == 0, "the swizzle of a thread's chunk stays the same");
+  const int chunk = threadIdx.x % kRowChunks, row0 = threadIdx.x / kRowChunks;
+  const int64_t column = first_k + chunk * 8;
+  const int64_t left = end - first;
+  const T* source = matrix + (first + row0) * k + column;
+  char* target = buffer + chunk_offset(row0, chunk, kRowChunks);
+#pragma unroll
+  for (int i = 0; i < count / kLoadRows; ++i) {
+    const bool valid = row0 + i * kLoadRows < left;
+    if constexpr (vector) {
+      copy_async(shared_address(target), source, valid && column < k);
+    } else {
+      uint4 bits = {0, 0, 0, 0};
+      T* elements = reinterpret_cast<T*>(&bits);
+      for (int e = 0; e < 8; ++e)
+        if (valid && column + e < k) elements[e] = source[e];
+      *reinterpret_cast<uint4*>(target) = bits;
+    }
+    source += kLoadRows * k;
+    target += kLoadRows * kRowChunks * 16;
+  }
 }
 
 // out = sums + bias + (old out), rounded once, for eight columns of one row.

@@ -34,6 +34,66 @@ constexpr int kLoaderRegisters = 56, kMultiplierRegisters = 224;
 
 constexpr uint16_t kBoth = 3;  // blocks of a cluster
 
+template <WgmmaTile tile>
+__device__ void load_w(const GemmArgs& args, const CUtensorMap* map, Block<tile> block);
+template <WgmmaTile tile>
+__device__ void load_a(const GemmArgs& args, const CUtensorMap* map, int box_rows, Block<tile> block);
+template <class T, WgmmaTile tile, bool swiglu>
+__device__ void multiply_tiles(const GemmArgs& args, bool float_out, Block<tile> block);
+template <class T, WgmmaTile tile, bool swiglu>
+__device__ void multiply_transposed_tiles(const GemmArgs& args, Block<tile> block);
+
+// - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and w of type T, out
+//   of type T or fp32 (`float_out`), bias of any type; a_map and w_map describe a and w to the copy engine.
+// - block: stays on its multiprocessor and walks through tiles (TileWalk), together with the other block of its
+//   cluster where there are two.
+// - thread: the warps of one or two warpgroups multiply, 64 rows of a each, or of w where the transpose is computed,
+//   and write (multiply_tiles, multiply_transposed_tiles); one warp behind them loads w (load_w), the next one a
+//   (load_a); any others do nothing, as registers go by warpgroups.
+// - alignment: n and k in octets (kSwiglu: n in sixteens), everything on 16 bytes.
+template <class T, int rows, int columns, int cluster, bool transposed, bool swiglu>
+__global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster, transposed}>::kThreads, 1)
+    gemm_wgmma_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
+                      const __grid_constant__ GemmArgs args, int box_rows, bool float_out) {
+  constexpr WgmmaTile tile{rows, columns, cluster,
+                           transposed};  // nvcc takes no structures as parameters of a kernel's template
+  using S = Shape<tile>;
+  // A kernel behind this one may count on offsets that were there before this one started to wait.
+  const bool known = args.offsets == nullptr || args.offsets_visible == Visible::kBeforeWait;
+  if (known) let_next_start();
+  extern __shared__ char shared[];
+  Block<tile> block((shared_address(shared) + 1023) / 1024 * 1024, args.k);
+  if (threadIdx.x == 0) {
+    prefetch_tensor_map(&a_map);
+    prefetch_tensor_map(&w_map);
+    block.ring.init_barriers(S::kMultipliers * 4 * tile.cluster);
+    barrier_init_fence();
+  }
+  if constexpr (tile.cluster > 1)
+    cluster_sync();
+  else
+    __syncthreads();
+  const int warp = threadIdx.x / 32;
+  if (!known || warp != S::kLoaderOfW) wait_for_previous();
+  if (!known) let_next_start();
+  if (warp < S::kLoaderOfW) {
+    take_registers<kMultiplierRegisters>();
+    if constexpr (transposed)
+      multiply_transposed_tiles<T, tile, swiglu>(args, block);
+    else
+      multiply_tiles<T, tile, swiglu>(args, float_out, block);
+  } else {
+    give_registers<kLoaderRegisters>();
+    if (warp == S::kLoaderOfW) {
+      load_w<tile>(args, &w_map, block);
+      wait_for_previous();
+    } else if (warp == S::kLoaderOfA) {
+      load_a<tile>(args, &a_map, box_rows, block);
+    }
+  }
+  if constexpr (tile.cluster > 1) cluster_sync();  // the other block's copies and arrivals may still come
+}
+
 // Whether the transpose of the product may be computed (multiply_transposed).
 __host__ __device__ bool takes_transposed(const GemmArgs& args, bool float_out) {
   return args.epilogue == Epilogue::kSwiglu ||
@@ -262,57 +322,6 @@ __device__ void multiply_transposed_tiles(const GemmArgs& args, Block<tile> bloc
   }
 }
 
-// - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and w of type T, out
-//   of type T or fp32 (`float_out`), bias of any type; a_map and w_map describe a and w to the copy engine.
-// - block: stays on its multiprocessor and walks through tiles (TileWalk), together with the other block of its
-//   cluster where there are two.
-// - thread: the warps of one or two warpgroups multiply, 64 rows of a each, or of w where the transpose is computed,
-//   and write (multiply_tiles, multiply_transposed_tiles); one warp behind them loads w (load_w), the next one a
-//   (load_a); any others do nothing, as registers go by warpgroups.
-// - alignment: n and k in octets (kSwiglu: n in sixteens), everything on 16 bytes.
-template <class T, int rows, int columns, int cluster, bool transposed, bool swiglu>
-__global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster, transposed}>::kThreads, 1)
-    gemm_wgmma_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
-                      const __grid_constant__ GemmArgs args, int box_rows, bool float_out) {
-  constexpr WgmmaTile tile{rows, columns, cluster,
-                           transposed};  // nvcc takes no structures as parameters of a kernel's template
-  using S = Shape<tile>;
-  // A kernel behind this one may count on offsets that were there before this one started to wait.
-  const bool known = args.offsets == nullptr || args.offsets_visible == Visible::kBeforeWait;
-  if (known) let_next_start();
-  extern __shared__ char shared[];
-  Block<tile> block((shared_address(shared) + 1023) / 1024 * 1024, args.k);
-  if (threadIdx.x == 0) {
-    prefetch_tensor_map(&a_map);
-    prefetch_tensor_map(&w_map);
-    block.ring.init_barriers(S::kMultipliers * 4 * tile.cluster);
-    barrier_init_fence();
-  }
-  if constexpr (tile.cluster > 1)
-    cluster_sync();
-  else
-    __syncthreads();
-  const int warp = threadIdx.x / 32;
-  if (!known || warp != S::kLoaderOfW) wait_for_previous();
-  if (!known) let_next_start();
-  if (warp < S::kLoaderOfW) {
-    take_registers<kMultiplierRegisters>();
-    if constexpr (transposed)
-      multiply_transposed_tiles<T, tile, swiglu>(args, block);
-    else
-      multiply_tiles<T, tile, swiglu>(args, float_out, block);
-  } else {
-    give_registers<kLoaderRegisters>();
-    if (warp == S::kLoaderOfW) {
-      load_w<tile>(args, &w_map, block);
-      wait_for_previous();
-    } else if (warp == S::kLoaderOfA) {
-      load_a<tile>(args, &a_map, box_rows, block);
-    }
-  }
-  if constexpr (tile.cluster > 1) cluster_sync();  // the other block's copies and arrivals may still come
-}
-
 // Rows of the boxes in which a is loaded. A box takes time for each of its rows, those outside of a included, and some
 // time of its own: so there are as many rows as most groups have, or a quarter of a tile that may have any number.
 int rows_of_a_box(const GemmArgs& args, WgmmaTile tile) {
@@ -335,7 +344,7 @@ void launch_tile(cudaStream_t stream, const GemmArgs& args, DType act, bool floa
                                               : args.m / (tile.rows * tile.cluster) + 2 * std::min(args.m, args.groups);
   const int64_t units = row_units * ceil_divide(args.n, tile.columns);
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount) - args.left_to_transfers;
-  const auto clusters = static_cast<unsigned>(std::min<int64_t>(units, multiprocessors / tile.cluster));
+  const auto clusters = std::min<int64_t>(units, multiprocessors / tile.cluster);
   launch_dependent("gemm_wgmma_kernel", kernel,
                    {clusters * tile.cluster, S::kThreads, S::kSharedBytes, static_cast<unsigned>(tile.cluster)}, stream,
                    a_map, w_map, args, box_rows, float_out);

@@ -34,6 +34,14 @@ struct Shape {
   static constexpr int kBytes = 227 * 1024 - 1024;  // without those that are lost to begin on 1024
   static constexpr int kBuffers = (kBytes - kOutBytes) / (kBufferBytes + kNoteBytes);
   static constexpr int kSharedBytes = 1024 + kOutBytes + kBuffers * (kBufferBytes + kNoteBytes);
+
+  static_assert(tile.cluster == 1 || (tile.cluster == 2 && tile.rows == 128), "a CTA pair has two tiles of 128 rows");
+  static_assert((tile.transposed ? tile.columns : tile.rows) % kWgmmaGroupRows == 0,
+                "a warpgroup has 64 rows of wgmma");
+  static_assert(kMultipliers <= 2 && kThreads <= 1024, "registers go by warpgroups");
+  static_assert(tile.columns % 16 == 0 && kWBox % 8 == 0 && kWBox <= 256, "boxes of the copy engine");
+  static_assert(kABytes % 1024 == 0 && kWPiece % 1024 == 0 && kBufferBytes % 1024 == 0, "swizzled rows come in eights");
+  static_assert(kBuffers >= 2, "a stage is loaded while another one is multiplied");
 };
 
 // What the multiplying warps must know of a tile. It comes with the tile's first tile buffer.

@@ -77,12 +77,8 @@ class TileWalk {
       end_ = offsets_ == nullptr ? rows_ : __ldcg(offsets_ + group + 1);
     }
     const int pairs = pairs_of(end_ - first_);
-    upto_ = pairs * column_tiles_ + singles_of(end_ - first_, pairs) * ((column_tiles_ + kCluster - 1) / kCluster);
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int left = __shfl_up_sync(0xffffffffu, upto_, step);
-      if (threadIdx.x % 32 >= step) upto_ += left;
-    }
+    upto_ =
+        upto(pairs * column_tiles_ + singles_of(end_ - first_, pairs) * ((column_tiles_ + kCluster - 1) / kCluster));
   }
 
   __device__ void place(int unit, int rank, int first, int end, TileWork& work) const {

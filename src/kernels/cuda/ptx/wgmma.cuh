@@ -57,12 +57,14 @@ struct MmaType<__half> {
   static constexpr char kName[] = "f16";
 };
 
-// `eights` is columns / 8; the texts are the numbers of the operands behind the sums.
-#define LFM2_WGMMA(columns, eights, a_text, w_text, add_text, type_text)                                       \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add_text ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns \
-               "k16.f32." type_text "." type_text " {" LFM2_WGMMA_TEXT_##eights "}, " a_text ", " w_text       \
-                                                                                ", p, 1, 1, 0, 0;\n}\n"        \
-               : LFM2_WGMMA_SUMS_##eights                                                                      \
+// One instruction, where it is the one of `columns`. `eights` is width / 8; the texts are the numbers of the operands
+// behind the sums.
+#define LFM2_WGMMA(width, eights, a_text, w_text, add_text, type_text)                                       \
+  if constexpr (columns == width)                                                                            \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add_text ", 0;\nwgmma.mma_async.sync.aligned.m64n" #width \
+               "k16.f32." type_text "." type_text " {" LFM2_WGMMA_TEXT_##eights "}, " a_text ", " w_text     \
+                                                                                ", p, 1, 1, 0, 0;\n}\n"      \
+               : LFM2_WGMMA_SUMS_##eights                                                                    \
                : "l"(a), "l"(w), "r"(static_cast<int>(accumulate)), "C"(MmaType<T>::kName))
 
 // d (+)= a wᵀ, for a [64, 16] and w [columns, 16] of type T in shared memory. Thread t of the four warps holds of d the
@@ -71,42 +73,29 @@ struct MmaType<__half> {
 template <class T, int columns, int size>
 __device__ inline void wgmma(float (&d)[size], uint64_t a, uint64_t w, bool accumulate) {
   static_assert(size >= columns / 2, "a thread holds columns / 2 sums");
-  if constexpr (columns == 256)
-    LFM2_WGMMA(256, 32, "%128", "%129", "%130", "%131");
-  else if constexpr (columns == 224)
-    LFM2_WGMMA(224, 28, "%112", "%113", "%114", "%115");
-  else if constexpr (columns == 192)
-    LFM2_WGMMA(192, 24, "%96", "%97", "%98", "%99");
-  else if constexpr (columns == 160)
-    LFM2_WGMMA(160, 20, "%80", "%81", "%82", "%83");
-  else if constexpr (columns == 144)
-    LFM2_WGMMA(144, 18, "%72", "%73", "%74", "%75");
-  else if constexpr (columns == 128)
-    LFM2_WGMMA(128, 16, "%64", "%65", "%66", "%67");
-  else if constexpr (columns == 112)
-    LFM2_WGMMA(112, 14, "%56", "%57", "%58", "%59");
-  else if constexpr (columns == 96)
-    LFM2_WGMMA(96, 12, "%48", "%49", "%50", "%51");
-  else if constexpr (columns == 80)
-    LFM2_WGMMA(80, 10, "%40", "%41", "%42", "%43");
-  else if constexpr (columns == 64)
-    LFM2_WGMMA(64, 8, "%32", "%33", "%34", "%35");
-  else if constexpr (columns == 56)
-    LFM2_WGMMA(56, 7, "%28", "%29", "%30", "%31");
-  else if constexpr (columns == 48)
-    LFM2_WGMMA(48, 6, "%24", "%25", "%26", "%27");
-  else if constexpr (columns == 40)
-    LFM2_WGMMA(40, 5, "%20", "%21", "%22", "%23");
-  else if constexpr (columns == 32)
-    LFM2_WGMMA(32, 4, "%16", "%17", "%18", "%19");
-  else if constexpr (columns == 24)
-    LFM2_WGMMA(24, 3, "%12", "%13", "%14", "%15");
-  else if constexpr (columns == 16)
-    LFM2_WGMMA(16, 2, "%8", "%9", "%10", "%11");
-  else if constexpr (columns == 8)
-    LFM2_WGMMA(8, 1, "%4", "%5", "%6", "%7");
-  else
-    static_assert(columns == 0, "no such instruction here");
+  static_assert(columns > 0 && columns <= 256 &&
+                    columns % (columns <= 64    ? 8
+                               : columns <= 160 ? 16
+                                                : 32) ==
+                        0,
+                "no such instruction here");
+  LFM2_WGMMA(256, 32, "%128", "%129", "%130", "%131");
+  LFM2_WGMMA(224, 28, "%112", "%113", "%114", "%115");
+  LFM2_WGMMA(192, 24, "%96", "%97", "%98", "%99");
+  LFM2_WGMMA(160, 20, "%80", "%81", "%82", "%83");
+  LFM2_WGMMA(144, 18, "%72", "%73", "%74", "%75");
+  LFM2_WGMMA(128, 16, "%64", "%65", "%66", "%67");
+  LFM2_WGMMA(112, 14, "%56", "%57", "%58", "%59");
+  LFM2_WGMMA(96, 12, "%48", "%49", "%50", "%51");
+  LFM2_WGMMA(80, 10, "%40", "%41", "%42", "%43");
+  LFM2_WGMMA(64, 8, "%32", "%33", "%34", "%35");
+  LFM2_WGMMA(56, 7, "%28", "%29", "%30", "%31");
+  LFM2_WGMMA(48, 6, "%24", "%25", "%26", "%27");
+  LFM2_WGMMA(40, 5, "%20", "%21", "%22", "%23");
+  LFM2_WGMMA(32, 4, "%16", "%17", "%18", "%19");
+  LFM2_WGMMA(24, 3, "%12", "%13", "%14", "%15");
+  LFM2_WGMMA(16, 2, "%8", "%9", "%10", "%11");
+  LFM2_WGMMA(8, 1, "%4", "%5", "%6", "%7");
 }
 
 // The same with a in registers, as mma.sync takes it: of the warp's 16 rows the rows t % 32 / 4 and t % 32 / 4 + 8,

@@ -25,8 +25,8 @@ __global__ void __launch_bounds__(kThreads) copy_words_kernel(uint32_t* to, cons
 }  // namespace
 
 void launch_copy_words(cudaStream_t stream, void* to, const void* from, int words) {
-  launch_dependent("copy_words_kernel", copy_words_kernel, {1, static_cast<unsigned>(std::min(words, kThreads))},
-                   stream, static_cast<uint32_t*>(to), static_cast<const uint32_t*>(from), words);
+  launch_dependent("copy_words_kernel", copy_words_kernel, {1, std::min(words, kThreads)}, stream,
+                   static_cast<uint32_t*>(to), static_cast<const uint32_t*>(from), words);
 }
 
 }  // namespace lfm2

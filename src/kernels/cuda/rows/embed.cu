@@ -34,9 +34,8 @@ void launch_embed(cudaStream_t stream, const int32_t* ids, int64_t tokens, AnyAr
   const bool vector = hidden % kOctet == 0 && on_16_bytes(table.data) && on_16_bytes(out);
   with_device_type(act, [&](auto zero) {
     using T = decltype(zero);
-    launch_dependent("embed_kernel", embed_kernel<T>,
-                     {static_cast<unsigned>(tokens), row_threads(ceil_divide(hidden, kOctet))}, stream, ids, table,
-                     vocab, hidden, static_cast<T*>(out), vector);
+    launch_dependent("embed_kernel", embed_kernel<T>, {tokens, row_threads(ceil_divide(hidden, kOctet))}, stream, ids,
+                     table, vocab, hidden, static_cast<T*>(out), vector);
   });
 }
 

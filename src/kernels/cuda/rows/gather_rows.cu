@@ -1,7 +1,7 @@
 // gather_rows: the rows of a matrix that an index array names, copied bit by bit.
 #include "kernels/cuda/common/dependent_launch.cuh"
-#include "kernels/cuda/common/device_types.cuh"
 #include "kernels/cuda/rows/launch.h"
+#include "kernels/cuda/rows/row_types.cuh"
 
 namespace lfm2 {
 
@@ -36,24 +36,17 @@ __global__ void __launch_bounds__(kRowWarps * 32)
   }
 }
 
-template <class Word>
-void launch_gather_words(cudaStream_t stream, const void* x, int64_t x_rows, const int32_t* rows, int64_t count,
-                         int64_t row_bytes, void* out, bool next_waits) {
-  launch_dependent("gather_rows_kernel", gather_rows_kernel<Word>,
-                   {static_cast<unsigned>(ceil_divide(count, kRowWarps)), kRowWarps * 32}, stream,
-                   static_cast<const Word*>(x), x_rows, rows, count, row_bytes / static_cast<int64_t>(sizeof(Word)),
-                   static_cast<Word*>(out), next_waits);
-}
-
 }  // namespace
 
 void launch_gather_rows(cudaStream_t stream, const void* x, int64_t x_rows, const int32_t* rows, int64_t count,
                         int64_t row_bytes, void* out, bool next_waits) {
   if (count == 0 || row_bytes == 0) return;
-  if (row_bytes % 16 == 0 && on_16_bytes(x) && on_16_bytes(out))
-    launch_gather_words<uint4>(stream, x, x_rows, rows, count, row_bytes, out, next_waits);
-  else
-    launch_gather_words<uint16_t>(stream, x, x_rows, rows, count, row_bytes, out, next_waits);
+  with_row_word(x, out, row_bytes, [&](auto word) {
+    using Word = decltype(word);
+    launch_dependent("gather_rows_kernel", gather_rows_kernel<Word>, {ceil_divide(count, kRowWarps), kRowWarps * 32},
+                     stream, static_cast<const Word*>(x), x_rows, rows, count,
+                     row_bytes / static_cast<int64_t>(sizeof(Word)), static_cast<Word*>(out), next_waits);
+  });
 }
 
 }  // namespace lfm2

@@ -28,8 +28,8 @@ __global__ void __launch_bounds__(kThreads)
 
 void launch_insert_drawn(cudaStream_t stream, int32_t* ids, int64_t tokens, const int32_t* drawn, int64_t draws) {
   if (tokens == 0) return;
-  launch_dependent("insert_drawn_kernel", insert_drawn_kernel,
-                   {static_cast<unsigned>(ceil_divide(tokens, kThreads)), kThreads}, stream, ids, tokens, drawn, draws);
+  launch_dependent("insert_drawn_kernel", insert_drawn_kernel, {ceil_divide(tokens, kThreads), kThreads}, stream, ids,
+                   tokens, drawn, draws);
 }
 
 }  // namespace lfm2

@@ -71,8 +71,8 @@ void launch_qk_norm_rope(cudaStream_t stream, const QkNormRopeArgs& args, const 
   with_device_type(act, [&](auto zero) {
     using T = decltype(zero);
     const auto launch = [&](auto kernel, int64_t tokens) {
-      launch_dependent("qk_norm_rope_kernel", kernel,
-                       {static_cast<unsigned>(ceil_divide(args.tokens, tokens)), kThreads}, stream, args, frequencies);
+      launch_dependent("qk_norm_rope_kernel", kernel, {ceil_divide(args.tokens, tokens), kThreads}, stream, args,
+                       frequencies);
     };
     if (!takes_octets(args)) return launch(qk_norm_rope_any_kernel<T>, kTokens);
     if (args.tokens <= kFewTokens) return launch(qk_norm_rope_kernel<T, 1, 1>, 1);

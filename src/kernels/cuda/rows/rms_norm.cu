@@ -80,11 +80,10 @@ void launch_rms_norm(cudaStream_t stream, const void* x, AnyArray weight, float 
   if (rows == 0 || n == 0) return;
   const bool vector = n % kOctet == 0 && on_16_bytes(x) && on_16_bytes(weight.data) && on_16_bytes(out);
   const int64_t octets = ceil_divide(n, kOctet);
-  const auto blocks = static_cast<unsigned>(rows);
   with_device_type(act, [&](auto zero) {
     using T = decltype(zero);
     const auto launch = [&](auto kernel, unsigned threads) {
-      launch_dependent("rms_norm_kernel", kernel, {blocks, threads}, stream, static_cast<const T*>(x), weight, eps, n,
+      launch_dependent("rms_norm_kernel", kernel, {rows, threads}, stream, static_cast<const T*>(x), weight, eps, n,
                        static_cast<T*>(out), vector);
     };
     if (octets <= kThreads)

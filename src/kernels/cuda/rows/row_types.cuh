@@ -58,6 +58,14 @@ __device__ inline Packed<T> pack(const Octet& octet) {
   return packed;
 }
 
+// Calls f(Word{}) with the word in which rows are copied bit by bit: 16 bytes where they divide a row and both matrices
+// begin on them, otherwise 2.
+template <class F>
+void with_row_word(const void* from, const void* to, int64_t row_bytes, F&& f) {
+  if (row_bytes % 16 == 0 && on_16_bytes(from) && on_16_bytes(to)) return f(uint4{});
+  f(uint16_t{});
+}
+
 // Hides from the compiler where x comes from. It would otherwise keep the fp32 form of x, in twice the registers.
 template <class T>
 __device__ inline void forget(Packed<T>& x) {

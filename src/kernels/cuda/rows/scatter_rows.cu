@@ -1,8 +1,8 @@
 // scatter_rows: each row of a matrix is copied, bit by bit, to the rows that are named for it. Where all assignments of
 // tokens to experts are many megabytes, this reads a row once, and gather_rows as often as it is used.
 #include "kernels/cuda/common/dependent_launch.cuh"
-#include "kernels/cuda/common/device_types.cuh"
 #include "kernels/cuda/rows/launch.h"
+#include "kernels/cuda/rows/row_types.cuh"
 
 namespace lfm2 {
 
@@ -37,24 +37,17 @@ __global__ void __launch_bounds__(kRowWarps * 32)
   }
 }
 
-template <class Word>
-void launch_scatter_words(cudaStream_t stream, const void* x, const int32_t* targets, int64_t count, int copies,
-                          int64_t row_bytes, void* out) {
-  launch_dependent("scatter_rows_kernel", scatter_rows_kernel<Word>,
-                   {static_cast<unsigned>(ceil_divide(count, kRowWarps)), kRowWarps * 32}, stream,
-                   static_cast<const Word*>(x), targets, count, copies, row_bytes / static_cast<int64_t>(sizeof(Word)),
-                   static_cast<Word*>(out));
-}
-
 }  // namespace
 
 Visible launch_scatter_rows(cudaStream_t stream, const void* x, const int32_t* targets, int64_t count, int copies,
                             int64_t row_bytes, void* out) {
   if (count == 0 || copies == 0 || row_bytes == 0) return Visible::kBeforeWait;
-  if (row_bytes % 16 == 0 && on_16_bytes(x) && on_16_bytes(out))
-    launch_scatter_words<uint4>(stream, x, targets, count, copies, row_bytes, out);
-  else
-    launch_scatter_words<uint16_t>(stream, x, targets, count, copies, row_bytes, out);
+  with_row_word(x, out, row_bytes, [&](auto word) {
+    using Word = decltype(word);
+    launch_dependent("scatter_rows_kernel", scatter_rows_kernel<Word>, {ceil_divide(count, kRowWarps), kRowWarps * 32},
+                     stream, static_cast<const Word*>(x), targets, count, copies,
+                     row_bytes / static_cast<int64_t>(sizeof(Word)), static_cast<Word*>(out));
+  });
   return Visible::kBeforeWait;
 }
 

@@ -18,32 +18,13 @@ template <class T>
 constexpr int kTokens = 8 / static_cast<int>(sizeof(T));
 
 template <class T>
-__device__ Packed<T> load_part(const ShortConvArgs& args, int part, int64_t token, int64_t c, bool vector) {
-  const T* row = static_cast<const T*>(args.bcz) + (token * 3 + part) * args.hidden + c;
-  return load_packed(row, args.hidden - c, vector);
-}
-
+__device__ Packed<T> load_part(const ShortConvArgs& args, int part, int64_t token, int64_t c, bool vector);
 template <class T>
-__device__ Octet product(const Packed<T>& left, const Packed<T>& right) {
-  Octet x = unpack(left);
-  const Octet y = unpack(right);
-#pragma unroll
-  for (int i = 0; i < kOctet; ++i) x.v[i] *= y.v[i];
-  return x;
-}
-
-__device__ inline Octet bias_of(const ShortConvArgs& args, int64_t c, bool vector) {
-  return args.bias.data != nullptr ? load_octet(args.bias, c, args.hidden - c, vector) : Octet{};
-}
-
+__device__ Octet product(const Packed<T>& left, const Packed<T>& right);
+__device__ inline Octet bias_of(const ShortConvArgs& args, int64_t c, bool vector);
 template <class T>
 __device__ void store_gated(const ShortConvArgs& args, int64_t token, int64_t c, Octet sum, const Packed<T>& gate_bits,
-                            bool vector) {
-  const Octet gate = unpack(gate_bits);
-#pragma unroll
-  for (int i = 0; i < kOctet; ++i) sum.v[i] *= gate.v[i];
-  store_octet(static_cast<T*>(args.out) + token * args.hidden + c, sum, args.hidden - c, vector);
-}
+                            bool vector);
 
 // The convolution with three taps, which the published models have. All loads of a thread are in flight before the
 // first is used.
@@ -114,6 +95,34 @@ __global__ void __launch_bounds__(kLanes* kWarps, 2)
     past[0] = past[1];
     past[1] = now;
   }
+}
+
+template <class T>
+__device__ Packed<T> load_part(const ShortConvArgs& args, int part, int64_t token, int64_t c, bool vector) {
+  const T* row = static_cast<const T*>(args.bcz) + (token * 3 + part) * args.hidden + c;
+  return load_packed(row, args.hidden - c, vector);
+}
+
+template <class T>
+__device__ Octet product(const Packed<T>& left, const Packed<T>& right) {
+  Octet x = unpack(left);
+  const Octet y = unpack(right);
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) x.v[i] *= y.v[i];
+  return x;
+}
+
+__device__ inline Octet bias_of(const ShortConvArgs& args, int64_t c, bool vector) {
+  return args.bias.data != nullptr ? load_octet(args.bias, c, args.hidden - c, vector) : Octet{};
+}
+
+template <class T>
+__device__ void store_gated(const ShortConvArgs& args, int64_t token, int64_t c, Octet sum, const Packed<T>& gate_bits,
+                            bool vector) {
+  const Octet gate = unpack(gate_bits);
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) sum.v[i] *= gate.v[i];
+  store_octet(static_cast<T*>(args.out) + token * args.hidden + c, sum, args.hidden - c, vector);
 }
 
 // The convolution with any number of taps. The inputs before a token are read again for every token.

@@ -40,8 +40,7 @@ __global__ void __launch_bounds__(kThreads) count_tokens_kernel(CountTokensArgs 
 
 void launch_count_tokens(cudaStream_t stream, const CountTokensArgs& args) {
   if (args.sequences == 0) return;
-  launch_dependent("count_tokens_kernel", count_tokens_kernel, {static_cast<unsigned>(args.sequences), kThreads},
-                   stream, args);
+  launch_dependent("count_tokens_kernel", count_tokens_kernel, {args.sequences, kThreads}, stream, args);
 }
 
 }  // namespace lfm2

@@ -1,6 +1,4 @@
-// The launchers of the kernels in this folder: each takes raw device pointers and sizes that CudaOps has checked,
-// enqueues on `stream` and returns. None allocates or waits, so that steps can be recorded as graphs. What they compute
-// is defined in kernels/ops.h.
+// The launchers of the kernels in this folder (common/launchers.h). What they compute is defined in kernels/ops.h.
 #pragma once
 
 #include <cuda_runtime_api.h>

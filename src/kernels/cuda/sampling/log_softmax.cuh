@@ -86,6 +86,16 @@ __device__ inline double log_sum_of(const Survey& mine) {
   return static_cast<double>(largest) + log(sum);
 }
 
+// The largest of the workers' best entries.
+__device__ inline uint64_t best_of(uint64_t best) {
+  __shared__ uint64_t warps[kRowWarps];
+  for (int step = 16; step > 0; step /= 2) best = max(best, __shfl_xor_sync(kAllLanes, best, step));
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = best;
+  __syncthreads();
+  for (int warp = 0; warp < kRowWarps; ++warp) best = max(best, warps[warp]);
+  return best;
+}
+
 __device__ inline float log_prob(uint32_t key, double log_sum) {
   return static_cast<float>(static_cast<double>(sampling_logit(key)) - log_sum);
 }

@@ -26,11 +26,90 @@ struct Row {
   __device__ uint64_t mass(float logit) const { return mass_of(logit, largest, coldness); }
   __device__ uint32_t lag(float logit) const { return best_key - sampling_key(logit); }
   // Every entry with mass lags by less than 2^lag_bits().
-  __device__ int lag_bits() const {
-    const uint32_t most = best_key - sampling_key(largest - 29.0f / coldness);
-    return 32 - __clz(static_cast<int>(most | 1u));
-  }
+  __device__ int lag_bits() const;
 };
+
+// Counts and masses for each value of one digit of the lag, over the entries whose higher digits are the wanted ones.
+struct Histogram {
+  // Masses have two words, because shared memory has no 64-bit atomic addition in hardware.
+  uint32_t counts[kDigits], low[kDigits], high[kDigits];
+};
+
+// Which entries are kept: those that lag by less than `cut`, and, among those that lag by exactly `cut`, the first
+// `ties` by id.
+struct Kept {
+  uint64_t cut = uint64_t{1} << 32;
+  uint32_t ties = 0;
+  uint64_t tie_mass = 0;  // the mass of one such tie
+  uint64_t mass = 0;      // the mass of all kept entries; 0: not known
+};
+
+constexpr int kSharing = 8;          // blocks that survey one row together
+constexpr int64_t kSharedRows = 16;  // the most rows that are surveyed so: as many blocks as the GPU has room for
+constexpr int kSurveyWords = sizeof(Survey) / sizeof(uint32_t);
+
+// The surveys that the blocks of a cluster send to its first one.
+struct SharedSurvey {
+  uint32_t words[kRowThreads][kSurveyWords];
+  uint64_t barrier;  // of hopper.cuh: it counts the bytes of `words`
+};
+
+template <int sharing>
+__device__ void start_sharing(SharedSurvey& shared);
+template <int sharing>
+__device__ Survey survey_row(const float* logits, int vocab, SharedSurvey& shared);
+__device__ float window_of(uint64_t best);
+__device__ Kept keep(const SamplingRule& rule, const Row& row, float lowest, Histogram& histogram, float* window);
+__device__ int find_id(const Row& row, const Kept& kept, uint64_t seed, const int32_t* draw);
+
+// - operands: logits, adjusted [rows, vocab] fp32, draws [rows, 2] int32; out ids [rows] int32, log_probs [rows] fp32.
+// - block: one row, or its part of a row's survey: `sharing` blocks, a cluster, have a row.
+// - thread: entries of the row, kRowThreads apart, or fours of them.
+// - alignment: `vector`: vocab in fours, logits on 16 bytes; otherwise any.
+template <int sharing>
+__global__ void __launch_bounds__(kRowThreads, sharing == 1 ? 2 : 1) sample_kernel(SampleArgs args, bool vector) {
+  let_next_start();
+  __shared__ Histogram histogram;
+  __shared__ float window[kWindow];
+  __shared__ SharedSurvey shared;
+  start_sharing<sharing>(shared);
+  const int64_t index = blockIdx.x / sharing;
+  wait_for_previous();
+  const float* logits = args.logits + index * args.vocab;
+  const int vocab = static_cast<int>(args.vocab);
+  const Survey mine = survey_row<sharing>(logits, vocab, shared);
+  if (blockIdx.x % sharing != 0) return;
+  const double log_sum = log_sum_of(mine);
+  const SamplingRule rule = args.rules[index];
+  const float* drawn = logits;  // what the token is drawn from
+  uint64_t own_best = mine.best;
+  if (rule.adjusts(args.draws[2 * index + 1])) {
+    device_expect(args.adjusted != nullptr);
+    drawn = args.adjusted + index * args.vocab;
+    own_best = survey(drawn, vocab, static_cast<int>(threadIdx.x)).best;
+  }
+  const uint64_t best = best_of(own_best);
+  int id = static_cast<int>(~static_cast<uint32_t>(best));
+  if (rule.temperature > 0) {
+    const auto best_key = static_cast<uint32_t>(best >> 32);
+    const Row row{
+        drawn, vocab, best_key, sampling_logit(best_key), 1.0f / rule.temperature, vector, least_mass(rule.min_p)};
+    Kept kept;
+    if (rule.top_p < 1 || (rule.top_k > 0 && rule.top_k < args.vocab))
+      kept = keep(rule, row, window_of(own_best), histogram, window);
+    id = find_id(row, kept, rule.seed, args.draws + 2 * index);
+  }
+  if (threadIdx.x != 0) return;
+  // A NaN or +infinity among the logits, or nothing but -infinity, makes log_sum and with it the log-probability NaN:
+  // that says that the id, which is one below vocab, was not drawn from numbers.
+  args.ids[index] = id;
+  args.log_probs[index] = log_prob(sampling_key(logits[id]), log_sum);
+}
+
+__device__ int Row::lag_bits() const {
+  const uint32_t most = best_key - sampling_key(largest - 29.0f / coldness);
+  return 32 - __clz(static_cast<int>(most | 1u));
+}
 
 // Calls f(logit) for the share of `worker`, one of `workers`, of logits[first … end). A NaN is passed as -infinity.
 template <class F>
@@ -50,12 +129,6 @@ __device__ void for_each_logit(const float* logits, bool vector, int first, int 
     for (int id = first + worker; id < end; id += workers) f(number(logits[id]));
   }
 }
-
-// Counts and masses for each value of one digit of the lag, over the entries whose higher digits are the wanted ones.
-struct Histogram {
-  // Masses have two words, because shared memory has no 64-bit atomic addition in hardware.
-  uint32_t counts[kDigits], low[kDigits], high[kDigits];
-};
 
 // The entries that the selection looks at: all of a row, or its largest ones.
 struct Entries {
@@ -160,15 +233,6 @@ __device__ Crossing cross(const Scan& scanned, By by, uint64_t wanted) {
   return result;
 }
 
-// Which entries are kept: those that lag by less than `cut`, and, among those that lag by exactly `cut`, the first
-// `ties` by id.
-struct Kept {
-  uint64_t cut = uint64_t{1} << 32;
-  uint32_t ties = 0;
-  uint64_t tie_mass = 0;  // the mass of one such tie
-  uint64_t mass = 0;      // the mass of all kept entries; 0: not known
-};
-
 // Keeps the fewest entries, in the order of lag and id, whose count or mass reaches `wanted`, which is at most that of
 // all `entries`.
 __device__ Kept select(const Row& row, Histogram& histogram, const Entries& entries, By by, uint64_t wanted) {
@@ -247,23 +311,9 @@ __device__ int find_id(const Row& row, const Kept& kept, uint64_t seed, const in
   if (lane < length) look(mine)(fmaxf(row.logits[first + lane], -INFINITY));
   const unsigned tied = __ballot_sync(kAllLanes, mine.ties != 0);
   if (mine.ties != 0 && static_cast<uint64_t>(__popc(tied & ((1u << lane) - 1))) < ties_left) mine.mass = tie_mass;
-  uint64_t upto = mine.mass;
-  for (int step = 1; step < 32; step *= 2) {
-    const uint64_t other = __shfl_up_sync(kAllLanes, upto, step);
-    if (lane >= step) upto += other;
-  }
-  const unsigned above = __ballot_sync(kAllLanes, upto > target);
+  const unsigned above = __ballot_sync(kAllLanes, upto(mine.mass) > target);
   device_expect(above != 0);
   return first + __ffs(static_cast<int>(above)) - 1;
-}
-
-__device__ uint64_t best_of(uint64_t best) {
-  __shared__ uint64_t warps[kRowWarps];
-  for (int step = 16; step > 0; step /= 2) best = max(best, __shfl_xor_sync(kAllLanes, best, step));
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = best;
-  __syncthreads();
-  for (int warp = 0; warp < kRowWarps; ++warp) best = max(best, warps[warp]);
-  return best;
 }
 
 // A logit that about one in a hundred entries reach, and at least 128: the smallest among the best logits of groups of
@@ -284,7 +334,8 @@ __device__ Kept keep(const SamplingRule& rule, const Row& row, float lowest, His
   __shared__ int collected;
   if (threadIdx.x == 0) collected = 0;
   __syncthreads();
-  const bool by_mass = rule.top_p<1, by_count = rule.top_k> 0 && rule.top_k < row.vocab;
+  const bool by_mass = rule.top_p < 1;
+  const bool by_count = rule.top_k > 0 && rule.top_k < row.vocab;
   uint64_t row_mass = 0, mass = 0;
   uint64_t count = 0;
   for_each_logit(row.logits, row.vector, 0, row.vocab, threadIdx.x, kRowThreads, [&](float logit) {
@@ -334,16 +385,6 @@ __device__ Kept keep(const SamplingRule& rule, const Row& row, float lowest, His
   return kept;
 }
 
-constexpr int kSharing = 8;          // blocks that survey one row together
-constexpr int64_t kSharedRows = 16;  // the most rows that are surveyed so: as many blocks as the GPU has room for
-constexpr int kSurveyWords = sizeof(Survey) / sizeof(uint32_t);
-
-// The surveys that the blocks of a cluster send to its first one.
-struct SharedSurvey {
-  uint32_t words[kRowThreads][kSurveyWords];
-  uint64_t barrier;  // of hopper.cuh: it counts the bytes of `words`
-};
-
 // To be called by every thread first of all.
 template <int sharing>
 __device__ void start_sharing([[maybe_unused]] SharedSurvey& shared) {
@@ -383,50 +424,6 @@ __device__ Survey survey_row(const float* logits, int vocab, [[maybe_unused]] Sh
   memcpy(&result, shared.words[thread], sizeof result);
 #endif
   return result;
-}
-
-// - operands: logits, adjusted [rows, vocab] fp32, draws [rows, 2] int32; out ids [rows] int32, log_probs [rows] fp32.
-// - block: one row, or its part of a row's survey: `sharing` blocks, a cluster, have a row.
-// - thread: entries of the row, kRowThreads apart, or fours of them.
-// - alignment: `vector`: vocab in fours, logits on 16 bytes; otherwise any.
-template <int sharing>
-__global__ void __launch_bounds__(kRowThreads, sharing == 1 ? 2 : 1) sample_kernel(SampleArgs args, bool vector) {
-  let_next_start();
-  __shared__ Histogram histogram;
-  __shared__ float window[kWindow];
-  __shared__ SharedSurvey shared;
-  start_sharing<sharing>(shared);
-  const int64_t index = blockIdx.x / sharing;
-  wait_for_previous();
-  const float* logits = args.logits + index * args.vocab;
-  const int vocab = static_cast<int>(args.vocab);
-  const Survey mine = survey_row<sharing>(logits, vocab, shared);
-  if (blockIdx.x % sharing != 0) return;
-  const double log_sum = log_sum_of(mine);
-  const SamplingRule rule = args.rules[index];
-  const float* drawn = logits;  // what the token is drawn from
-  uint64_t own_best = mine.best;
-  if (rule.adjusts(args.draws[2 * index + 1])) {
-    device_expect(args.adjusted != nullptr);
-    drawn = args.adjusted + index * args.vocab;
-    own_best = survey(drawn, vocab, static_cast<int>(threadIdx.x)).best;
-  }
-  const uint64_t best = best_of(own_best);
-  int id = static_cast<int>(~static_cast<uint32_t>(best));
-  if (rule.temperature > 0) {
-    const auto best_key = static_cast<uint32_t>(best >> 32);
-    const Row row{
-        drawn, vocab, best_key, sampling_logit(best_key), 1.0f / rule.temperature, vector, least_mass(rule.min_p)};
-    Kept kept;
-    if (rule.top_p < 1 || (rule.top_k > 0 && rule.top_k < args.vocab))
-      kept = keep(rule, row, window_of(own_best), histogram, window);
-    id = find_id(row, kept, rule.seed, args.draws + 2 * index);
-  }
-  if (threadIdx.x != 0) return;
-  // A NaN or +infinity among the logits, or nothing but -infinity, makes log_sum and with it the log-probability NaN:
-  // that says that the id, which is one below vocab, was not drawn from numbers.
-  args.ids[index] = id;
-  args.log_probs[index] = log_prob(sampling_key(logits[id]), log_sum);
 }
 
 }  // namespace

@@ -9,18 +9,6 @@ namespace lfm2 {
 
 namespace {
 
-// The largest of the threads' best entries; thread 0 alone has it.
-__device__ uint64_t best_of_row(uint64_t best) {
-  __shared__ uint64_t warp_best[kRowWarps];
-  const auto larger = [](uint64_t a, uint64_t b) { return a > b ? a : b; };
-  for (int step = 16; step > 0; step /= 2) best = larger(best, __shfl_xor_sync(kAllLanes, best, step));
-  if (threadIdx.x % 32 == 0) warp_best[threadIdx.x / 32] = best;
-  __syncthreads();
-  if (threadIdx.x != 0) return 0;
-  for (int warp = 1; warp < kRowWarps; ++warp) best = larger(best, warp_best[warp]);
-  return best;
-}
-
 // - operands: all_logits [rows, vocab] fp32, targets [rows] int32; out log_probs [rows] fp32, likeliest [rows] int32.
 // - block: one row.
 // - thread: entries of the row, kRowThreads apart; the first one writes.
@@ -33,7 +21,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
   device_expect(target >= 0 && target < vocab);
   const Survey mine = survey(logits, vocab, static_cast<int>(threadIdx.x));
   const double log_sum = log_sum_of(mine);
-  const uint64_t best = best_of_row(mine.best);
+  const uint64_t best = best_of(mine.best);
   if (threadIdx.x != 0) return;
   log_probs[blockIdx.x] = static_cast<float>(static_cast<double>(logits[target]) - log_sum);
   likeliest[blockIdx.x] = order_of(logits, target) == best ? 1 : 0;

@@ -14,6 +14,29 @@ constexpr int kDigitBits = 8, kDigits = 1 << kDigitBits;
 constexpr int kSmallTop = 64;     // up to this k the bound is tried first
 constexpr int kSharedTop = 1024;  // up to this many entries are sorted in shared memory, more of them in the outputs
 
+__device__ bool small_top(const float* logits, int vocab, int k, uint64_t best, double log_sum, uint64_t* orders,
+                          int32_t* out_ids, float* out_log_probs);
+__device__ void any_top(const float* logits, int vocab, int k, double log_sum, uint32_t* shared_keys,
+                        int32_t* shared_ids, int32_t* out_ids, float* out_log_probs);
+
+// - operands: all_logits [rows, vocab] fp32; out all_ids [rows, k] int32, all_log_probs [rows, k] fp32.
+// - block: one row.
+// - thread: entries of the row, kRowThreads apart.
+// - alignment: any.
+__global__ void __launch_bounds__(kRowThreads, 2)
+    top_log_probs_kernel(const float* all_logits, int vocab, int k, int32_t* all_ids, float* all_log_probs) {
+  __shared__ uint64_t memory[kSharedTop];  // holds orders, or keys and ids
+  const float* logits = all_logits + static_cast<int64_t>(blockIdx.x) * vocab;
+  int32_t* ids = all_ids + static_cast<int64_t>(blockIdx.x) * k;
+  float* log_probs = all_log_probs + static_cast<int64_t>(blockIdx.x) * k;
+  const Survey mine = survey(logits, vocab, static_cast<int>(threadIdx.x));
+  const double log_sum = log_sum_of(mine);
+  if (k <= kSmallTop && small_top(logits, vocab, k, mine.best, log_sum, memory, ids, log_probs)) return;
+  __syncthreads();  // before the memory is used again
+  auto* keys = reinterpret_cast<uint32_t*>(memory);
+  any_top(logits, vocab, k, log_sum, keys, reinterpret_cast<int32_t*>(keys + kSharedTop), ids, log_probs);
+}
+
 // The number of orders, among `count`, that are larger than `order`.
 __device__ int rank_among(uint64_t order, const uint64_t* orders, int count) {
   int rank = 0;
@@ -35,15 +58,11 @@ __device__ void choose_digit(const int* histogram, Selection& selection) {
   const int lane = threadIdx.x, top = kDigits - 1 - lane * kEach;  // a lane takes kEach digits downwards from `top`
   int mine = 0;
   for (int i = 0; i < kEach; ++i) mine += histogram[top - i];
-  int upto = mine;
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(kAllLanes, upto, step);
-    if (lane >= step) upto += other;
-  }
-  int above = upto - mine;
+  const int all = upto(mine);
+  int above = all - mine;
   const int remaining = selection.remaining;
   __syncwarp();
-  if (above < remaining && upto >= remaining) {
+  if (above < remaining && all >= remaining) {
     int digit = top;
     while (above + histogram[digit] < remaining) above += histogram[digit--];
     selection.prefix |= static_cast<uint64_t>(digit) << selection.shift;
@@ -161,24 +180,6 @@ __device__ void any_top(const float* logits, int vocab, int k, double log_sum, u
     out_ids[j] = ids[j];
     out_log_probs[j] = log_prob(key, log_sum);
   }
-}
-
-// - operands: all_logits [rows, vocab] fp32; out all_ids [rows, k] int32, all_log_probs [rows, k] fp32.
-// - block: one row.
-// - thread: entries of the row, kRowThreads apart.
-// - alignment: any.
-__global__ void __launch_bounds__(kRowThreads, 2)
-    top_log_probs_kernel(const float* all_logits, int vocab, int k, int32_t* all_ids, float* all_log_probs) {
-  __shared__ uint64_t memory[kSharedTop];  // holds orders, or keys and ids
-  const float* logits = all_logits + static_cast<int64_t>(blockIdx.x) * vocab;
-  int32_t* ids = all_ids + static_cast<int64_t>(blockIdx.x) * k;
-  float* log_probs = all_log_probs + static_cast<int64_t>(blockIdx.x) * k;
-  const Survey mine = survey(logits, vocab, static_cast<int>(threadIdx.x));
-  const double log_sum = log_sum_of(mine);
-  if (k <= kSmallTop && small_top(logits, vocab, k, mine.best, log_sum, memory, ids, log_probs)) return;
-  __syncthreads();  // before the memory is used again
-  auto* keys = reinterpret_cast<uint32_t*>(memory);
-  any_top(logits, vocab, k, log_sum, keys, reinterpret_cast<int32_t*>(keys + kSharedTop), ids, log_probs);
 }
 
 }  // namespace
