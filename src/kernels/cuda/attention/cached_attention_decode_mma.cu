@@ -284,8 +284,9 @@ void launch_kernel(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
     warps *= 2;
   const int bytes = shared_bytes<width>(rows, warps, grid.alone);
   constexpr auto kernel = cached_attention_decode_mma_kernel<T, width, halves, vector>;
-  constexpr int kMost = std::min(shared_bytes<width>(kRows, kMaxWarps<width>, true), kMaxSharedBytes - kStaticBytes);
-  allow_shared_bytes<kernel, kMost>(std::min(shared_bytes<width>(rows, kMaxWarps<width>, true), kMost));
+  constexpr int kMaxBytes =
+      std::min(shared_bytes<width>(kRows, kMaxWarps<width>, true), kMaxSharedBytes - kStaticBytes);
+  allow_shared_bytes<kernel, kMaxBytes>(std::min(shared_bytes<width>(rows, kMaxWarps<width>, true), kMaxBytes));
   launch_dependent("cached_attention_decode_mma_kernel", kernel, {grid.blocks(a), warps * 32, bytes}, stream, args);
 }
 

@@ -21,10 +21,10 @@
   LFM2_WGMMA_TEXT_20 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define LFM2_WGMMA_TEXT_28 \
   LFM2_WGMMA_TEXT_24 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
-#define LFM2_WGMMA_TEXT_32                                                                           \
-  LFM2_WGMMA_TEXT_28                                                                                 \
-      ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, " \
-      "%127"
+#define LFM2_WGMMA_TEXT_32                                                                       \
+  LFM2_WGMMA_TEXT_28                                                                             \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, " \
+  "%127"
 #define LFM2_WGMMA_EIGHT(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define LFM2_WGMMA_SUMS_1 LFM2_WGMMA_EIGHT(0)
 #define LFM2_WGMMA_SUMS_2 LFM2_WGMMA_SUMS_1, LFM2_WGMMA_EIGHT(4)
