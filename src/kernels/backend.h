@@ -1,4 +1,4 @@
-// What a device offers: memory, streams, events and the operators. Each process has one Backend, chosen once in main.
+// What a device offers: memory, streams, events and the operators. Each process has one Backend, chosen once.
 #pragma once
 
 #include <chrono>
@@ -75,7 +75,7 @@ class Loader {
   static constexpr size_t kPieceBytes = size_t{1} << 20;
 
   virtual ~Loader() = default;
-  // KPieceBytes to fill; waits until nothing is copied out of them any more.
+  // kPieceBytes to fill; waits until nothing is copied out of them any more.
   virtual std::span<std::byte> piece() = 0;
   // Converts the first `count` elements of the piece from type `from`, and writes them to `target`, where `place` puts
   // the elements from `element` on. Both must be the boundaries of blocks.

@@ -1,5 +1,5 @@
 // Hidden states over NCCL between GPUs: one communicator and one stream for each edge and direction, so that neither a
-// slow neighbour nor the other direction delays an edge. Free of CUDA headers, so that main can include it.
+// slow neighbour nor the other direction delays an edge. Free of CUDA headers, so that stage/job can include it.
 #pragma once
 
 #include <memory>

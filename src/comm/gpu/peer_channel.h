@@ -1,6 +1,6 @@
 // Hidden states by the copy engines of GPUs of one host, into the other GPU's memory (CUDA IPC). No multiprocessor
 // waits or takes part in the way between the GPUs, and a copy runs at the speed of the link. Free of CUDA headers, so
-// that main can include it.
+// that stage/job can include it.
 #pragma once
 
 #include <cstddef>

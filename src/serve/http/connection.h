@@ -49,7 +49,7 @@ class Connection {
     kIdle,       // between two requests, or before the first one
     kReading,    // a request has begun
     kAnswering,  // the exchange runs, or its answer is being sent
-    kLingering,
+    kLingering,  // reads what still comes: closing at once could destroy the answer on its way
     kClosed,
   };
 

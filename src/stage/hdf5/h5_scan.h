@@ -42,7 +42,7 @@ std::string text_of(const ScannedAttributes& attributes, const std::string& name
 int64_t integer_of(const ScannedAttributes& attributes, const std::string& name, const std::string& where);
 
 struct ScannedDataset {
-  // KAbsent: no elements and no space in the file.
+  // kAbsent: no elements and no space in the file.
   enum class Storage : uint8_t { kContiguous, kChunked, kCompact, kAbsent };
   std::vector<uint64_t> dims;
   ScannedType type;

@@ -1,4 +1,4 @@
-// The order in which a rank does its work, as data. Scorer carries the actions out, and replay() (src/stage/scoring)
+// The order in which a rank does its work, as data. Scorer carries the actions out, and replay() (scoring/planning)
 // replays those of all ranks, to find out how long a job takes and, in the tests, that nothing deadlocks.
 #pragma once
 
