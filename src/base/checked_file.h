@@ -83,7 +83,7 @@ class FileMapping {
   ~FileMapping();
 
   explicit operator bool() const { return data_ != nullptr; }
-  // By several threads at once, as one fills fresh pages at only a few GB/s.
+  // Several threads may write at once, because filling fresh pages limits a single thread.
   void write(uint64_t offset, std::span<const std::byte> bytes) const;
 
  private:

@@ -45,7 +45,7 @@ std::vector<ControlGroup> control_groups(const fs::path& membership, const fs::p
     const bool version2 = controllers.empty();
     if (!version2 && !names(controllers, controller)) continue;
     fs::path top = version2 ? mount : mount / controller;
-    // Where controllers share a mount, the name of one alone is a link that some systems leave out.
+    // Where controllers share a mount, the name of a single controller is a link that some systems leave out.
     if (std::error_code error; !version2 && !fs::exists(top, error)) top = mount / controllers;
     // In a container, the named group may be one of the host that is not visible here. Then only the top group is
     // found.

@@ -23,7 +23,7 @@ enum class ExitCode : int {
   kSoftware = 70,     // a bug, or a fault of the GPU
   kCantCreate = 73,   // output cannot be created
   kIo = 74,           // reading or writing failed
-  kStopped = 75,      // stopped on request; --resume goes on
+  kStopped = 75,      // stopped on request; --resume continues
   kLost = 76,         // a rank, GPU or connection was lost or timed out
 };
 

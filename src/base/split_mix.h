@@ -1,4 +1,4 @@
-// Random numbers that depend on a key and a number alone, so that any of them can be made without those before it.
+// Random numbers that depend only on a key and a number, so that any of them can be made without those before it.
 #pragma once
 
 #include <cstdint>

@@ -115,7 +115,7 @@ void ThreadPool::worker_loop(size_t worker) {
   while (true) {
     if (!look_for([&] { return generation_ != seen; })) generation_.wait(seen);
     seen = generation_;
-    if (stopping_) return;  // behind the generation: the end comes with one of its own, which must not pass for seen
+    if (stopping_) return;  // read after generation_: stopping has its own generation, which must not count as seen
     if ((gate_ & kOpen) == 0) continue;  // the others have taken all items
     // The task may have ended meanwhile, and even the next one begun, whose items are as welcome. So the generation is
     // read again inside, where no other can begin.

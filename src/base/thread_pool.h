@@ -16,9 +16,8 @@ namespace lfm2 {
 
 class ThreadPool {
  public:
-  // `eager`: every thread has a processor that no other works on at the same time, or seldom, so that it may look for
-  // work, or for the end of it, for a while before it sleeps. Waking a thread takes longer than many an operator on a
-  // single row.
+  // `eager`: every thread has a processor that is seldom shared. So a thread polls for work, or for the end of the
+  // work, before it sleeps: waking a thread takes longer than many operators on a single row.
   explicit ThreadPool(int threads, bool eager = false);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -47,7 +46,7 @@ class ThreadPool {
                     },
                     const_cast<void*>(static_cast<const void*>(&f)), most});
   }
-  // The item of `count` that the worker most likely takes behind `item`, or `item` where that is the last of its share.
+  // The item of `count` that the worker most likely takes after `item`, or `item` if its share ends there.
   size_t next_item(size_t item, size_t count, size_t worker) const {
     return item >= share_begin(count, worker) && item + 1 < share_begin(count, worker + 1) ? item + 1 : item;
   }

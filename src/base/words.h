@@ -125,7 +125,7 @@ class WordReader {
   }
 
  private:
-  // Of a list of which at most so many elements are in a word.
+  // The length of a list. A word holds at most `in_a_word` of its elements.
   size_t length(size_t in_a_word) {
     const auto count = static_cast<size_t>(take<int32_t>());
     expect(count <= words_.size() * in_a_word, "WordReader: a message is cut off");

@@ -25,10 +25,10 @@ class InsideMpi {
   static constinit thread_local volatile int depth_;
 };
 
-// While it lives, a signal that means a fault (SIGSEGV, SIGBUS, SIGABRT) inside a call to MPI ends the process with
-// kSoftware: the line goes to stderr where `claim` returns true, then `end`, on a thread of its own, ends all ranks.
-// Anywhere else the signal does what it did before. A fault on another thread meanwhile leaves it the time to end. The
-// thread that makes this may have filled its stack: its signals get another one. There is at most one at a time.
+// While it lives, a fault signal (SIGSEGV, SIGBUS, SIGABRT) inside a call to MPI ends the process with kSoftware. The
+// line goes to stderr where `claim` returns true; then `end`, on a separate thread, ends all ranks. Anywhere else the
+// signal does what it did before. Another thread that faults meanwhile waits for the process to end. The thread that
+// constructs this object may have overflowed its stack, so its signals get another one. At most one object exists.
 class FatalSignals {
  public:
   FatalSignals(const std::string& line, std::function<bool()> claim, std::function<void()> end);

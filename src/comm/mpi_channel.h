@@ -1,5 +1,5 @@
-// Hidden states over MPI, directly between the stages' buffers: for memory of the host, and for GPU memory where MPI
-// takes it (else see staged_channel.h). Transfers go on while a wait polls progress().
+// Hidden states over MPI, directly between the stages' buffers: for host memory, and for GPU memory where MPI accepts
+// it (else see staged_channel.h). Transfers continue while a wait polls progress().
 #pragma once
 
 #include <deque>

@@ -1,4 +1,4 @@
-// Messages of words from rank to rank over MPI, on a communicator of their own. Nothing blocks.
+// Messages of words from rank to rank over MPI, on a separate communicator. Nothing blocks.
 #pragma once
 
 #include <deque>

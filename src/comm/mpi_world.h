@@ -91,7 +91,7 @@ class MpiGroup {
 // The group of all ranks of the job.
 class MpiWorld : public MpiGroup {
  public:
-  // Starts the watchdog. Where ranks are on several hosts, each host writes its stamps to a file of its own.
+  // Starts the watchdog. Where ranks are on several hosts, each host writes its stamps to a separate file.
   MpiWorld(int* argc, char*** argv, Watchdog::Settings watchdog);
   ~MpiWorld() override;  // waits for all ranks, then MPI_Finalize
 

@@ -46,8 +46,8 @@ class Direction {
 
   Direction(const Direction&) = delete;
   Direction& operator=(const Direction&) = delete;
-  // Pieces that MPI still has, because an error leaves transfers behind, stay until all ranks are ended: MPI may read
-  // or write them whenever this rank calls it, and a send cannot be taken back.
+  // If an error interrupts transfers, the pieces that MPI still uses stay allocated until all ranks are ended: MPI may
+  // read or write them whenever this rank calls it, and a send cannot be cancelled.
   ~Direction() {
     static std::vector<Buffer>& left_to_mpi = *new std::vector<Buffer>();  // is never destroyed
     for (Piece& piece : pieces_) {

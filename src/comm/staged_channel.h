@@ -1,4 +1,4 @@
-// Hidden states of a GPU over an MPI that takes host memory alone: each micro-batch goes in pieces by way of pinned
+// Hidden states of a GPU over an MPI that accepts only host memory: each micro-batch goes in pieces by way of pinned
 // host memory, several of them at a time, while others are copied from or to the GPU.
 #pragma once
 
@@ -15,7 +15,7 @@ struct StagingPieces {
   int count = 32;
 };
 
-// From each rank of `pipeline` to the next, in a ring also from the last to the first. Transfers go on while a wait
+// From each rank of `pipeline` to the next, in a ring also from the last to the first. Transfers continue while a wait
 // polls progress(). Collective.
 std::unique_ptr<Channel> make_staged_channel(const MpiGroup& pipeline, Backend& backend, const ChannelShape& shape,
                                              StagingPieces pieces = {});

@@ -79,7 +79,7 @@ void Watchdog::end_job(const Stall& stall, const std::vector<RankView>& views) {
   if (ending_.claim()) {
     ending_.say(stall_text_);
     spoke_ = true;
-    // The file system may be what hangs, so the file is written on a thread of its own.
+    // The file system may be what hangs, so the file is written on a separate thread.
     std::string text = fmt::format("# seconds before the end, by rank: what it began to do; --timeout {:g}\n",
                                    settings_.timeout_seconds) +
                        ranks_.stamps_text();

@@ -1,7 +1,7 @@
-// The watchdog of a rank: writes the rank's stamps, and on a thread of its own reads those of all ranks of the host.
-// When no rank makes progress for --timeout seconds, it says which rank stalled, writes everybody's last stamps to a
-// file, and ends the job: first by an error in this rank's next wait, then, where the rank does not return from a call,
-// by itself.
+// The watchdog of a rank: writes the rank's stamps, and on a separate thread reads the stamps of all ranks of the host.
+// When no rank makes progress for --timeout seconds, it names the stalled rank, writes the last stamps of all ranks to
+// a file, and ends the job. It first makes this rank's next wait throw an error. If the rank does not return from a
+// call, the watchdog ends the process itself.
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,7 @@ class Watchdog {
     double timeout_seconds = 0;         // 0: no rank ever counts as stalled
     std::filesystem::path stamps_file;  // written when a rank stalls
   };
-  // How a job ends that cannot go on. The functions may be called on any thread.
+  // How a job ends that cannot continue. The functions may be called on any thread.
   struct Ending {
     std::function<bool()> claim;  // see Watchdog::claim()
     std::function<void(const std::string& text)> say;

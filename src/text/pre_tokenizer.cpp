@@ -92,7 +92,7 @@ std::string_view PreTokenizer::symbols(std::string_view text, Scratch& scratch) 
       continue;
     }
     const Utf8Character character = first_character(text);
-    // Each byte that is not UTF-8 has a symbol of its own, so that their number is known without looking again.
+    // Each byte that is not UTF-8 has a separate symbol, so that their number is known without looking again.
     const size_t length = character.valid ? character.length : 1;
     symbols[count++] = character.valid ? table_[character.point] : SymbolTable::kInvalid;
     text.remove_prefix(length);

@@ -25,9 +25,9 @@ class TextModel {
   const Tokenizer& tokenizer() const { return tokenizer_; }
   // Error(kData) where there is no template for conversations, or one that is not supported.
   void expect_template() const;
-  // The text of a conversation in OpenAI's form (template_messages), up to where the assistant goes on, or up to its
-  // end. Error(kData) where there is no template, or where it refuses the conversation;
-  // Error(kStopped) soon after `stop` became true.
+  // The text of a conversation in OpenAI's form (template_messages), with `goes_on` followed by the generation prompt.
+  // Error(kData) where there is no template, or where it refuses the conversation; Error(kStopped) soon after `stop`
+  // became true.
   std::string chat_text(const OrderedJson& messages, const OrderedJson& tools, const OrderedJson& variables,
                         std::time_t now, bool goes_on = true, const std::atomic<bool>* stop = nullptr) const;
   // The template's source; empty where there is none. Of two, that without tools.
@@ -56,8 +56,8 @@ class TextModel {
   std::string checksum_;
 };
 
-// The ids as text: bytes that are no UTF-8 become U+FFFD, special tokens are left out.
-// `bytes`: the text ends behind so many bytes of the tokens.
+// The ids as text: bytes that are no UTF-8 become U+FFFD, special tokens are left out. `bytes`: the text ends after
+// this number of bytes of the tokens.
 std::string text_of(const Tokenizer& tokenizer, std::span<const TokenId> ids, std::optional<int64_t> bytes = {});
 
 }  // namespace lfm2

@@ -44,7 +44,7 @@ struct Tokenizer::State {
   std::vector<bool> special;  // by id
   std::vector<TokenId> before, after;
 
-  // Scratch for callers without their own, as many as ever encoded at once.
+  // Scratch for callers without their own. It grows to the largest number of concurrent callers.
   std::mutex mutex;
   std::vector<ScratchPointer> free;
 };

@@ -1,5 +1,5 @@
 // Text to token ids and back, as `tokenizers` does it for a tokenizer.json of the kind that LFM2, Llama 3 and GPT-2
-// have: byte-level BPE behind added tokens and regular expressions.
+// have: added tokens, then regular expressions, then byte-level BPE.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace lfm2 {
 
 class Tokenizer {
  public:
-  // What one thread needs for encoding, with its memory of recent words. For one tokenizer alone.
+  // What one thread needs for encoding, with its memory of recent words. For one tokenizer only.
   class Scratch;
   struct FreeScratch {
     void operator()(Scratch* scratch) const;

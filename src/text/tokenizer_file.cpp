@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t kMaxId = (1 << 20) - 1;
 constexpr size_t kMaxPatterns = 16;
-constexpr size_t kMaxAddedToken = 1024;  // bytes; each place of a text may need so many steps
+constexpr size_t kMaxAddedToken = 1024;  // bytes; each position of a text may cost that number of steps
 // What ByteLevel cuts with where no Split stands before it.
 constexpr std::string_view kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
@@ -248,7 +248,7 @@ void read_post_processor(const Field& post_processor, TokenizerFile& file) {
     if (step.type() == "TemplateProcessing") {
       if (++templates > 1) step.refuse("one template only");  // tokenizers cannot do two
       read_template(step, file);
-    } else if (step.type() != "ByteLevel") {  // which moves offsets alone
+    } else if (step.type() != "ByteLevel") {  // which moves only offsets
       step["type"].refuse("\"TemplateProcessing\", \"ByteLevel\" or a \"Sequence\" of them");
     }
   }

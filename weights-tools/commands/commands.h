@@ -46,7 +46,7 @@ struct PlanOptions {
   std::optional<std::string> config;
   std::optional<int64_t> stages;
   std::vector<int64_t> layers;
-  int64_t micro_batch = 0, length = 32;  // micro_batch 0: as many samples as give 2048 tokens
+  int64_t micro_batch = 0, length = 32;  // micro_batch 0: the number of samples that gives 2048 tokens
   bool json = false;
 };
 

@@ -134,7 +134,7 @@ class BlockConverter {
     for (size_t i = 0; i < pool_.threads(); ++i) converters_.emplace_back(model, options);
   }
 
-  // Each line of `lines` ends with a line break, but perhaps the last one.
+  // Each line of `lines` ends with a line break; the last one may lack it.
   void convert(std::string_view lines) {
     parts_.clear();
     while (!lines.empty()) {
@@ -160,7 +160,7 @@ class BlockConverter {
     std::string_view lines;
     uint64_t first_line;
     std::string out;
-    std::exception_ptr error;  // of the line behind what is in `out`
+    std::exception_ptr error;  // of the line that follows those in `out`
   };
 
   static void convert_part(Part& part, LineConverter& converter) {

@@ -83,14 +83,14 @@ ChildLimits limits_for(const VerifyOptions& options) {
   return limits;
 }
 
-// Checks the text files that shards list, and returns their part of the line that says what was checked.
+// Checks the text files that shards list, and returns their part of the line that lists what was checked.
 std::string verify_text_files(const ModelSource& model, const VerifyOptions& options) {
   if (model.form() != "shards") return "";
   const size_t count = read_text_files(model, options.model).size();
   return count == 0 ? "" : fmt::format(", {} text file{}", count, count == 1 ? "" : "s");
 }
 
-// Checks the model, and returns a line that says what was checked.
+// Checks the model, and returns a line that lists what was checked.
 std::string verify(const VerifyOptions& options, ProgressMode mode) {
   const bool own_config = options.config && !options.against;
   const auto model = options.untrusted

@@ -31,7 +31,7 @@ using RawTensors = std::map<std::string, RawTensor>;
 // Error(kData).
 RawTensors read_model_bin_header(const CheckedFile& file);
 
-// The layout of the model in the order of model_tensors(), everything as fp32, with the data directly behind the table.
+// The layout of the model in the order of model_tensors(), everything as fp32, with the data directly after the table.
 FileLayout model_bin_layout(const ModelSource& source);
 
 // The safetensors file form: a strict reader of the header, and the layout that Hugging Face's library would write.

@@ -161,7 +161,7 @@ bool holds(const fs::path& folder, bool (*matches)(const fs::path& name)) {
 // A name that split gives. Beside a model, other .h5 files may be anything.
 bool is_numbered_shard(const fs::path& name) { return is_shard_name(name) && name.string().starts_with("stage-"); }
 
-// Says what the folder lacks to be a model.
+// Reports what the folder lacks to be a model.
 [[noreturn]] void refuse_without_model(const fs::path& folder) {
   std::error_code error;
   std::vector<std::string> others;

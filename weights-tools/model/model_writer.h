@@ -112,7 +112,7 @@ struct FileLayout {
   std::vector<TargetTensor> tensors;
   uint64_t bytes = 0;  // size of the whole file
 
-  void place_tensors();  // places the tensors one after the other, directly behind the header
+  void place_tensors();  // places the tensors one after the other, directly after the header
 };
 
 // Names that end in .bin or .safetensors give a file with config.json and `text_files` beside it, any other name a

@@ -25,8 +25,8 @@ namespace lfm2 {
 Json parse_json(std::string_view text, const std::string& what);
 
 // The same for text from a conversation, with its tools and their schemas: objects keep the order of their keys, and
-// there may be more levels. Integers of more than 64 bits, which would lose digits, are refused or become a binary
-// value whose bytes are the digits, which JSON text does not have otherwise: templates write them as they stood.
+// there may be more levels. Integers of more than 64 bits would lose digits. They are refused, or become a binary value
+// of their digits, which JSON text cannot contain otherwise: templates write the digits unchanged.
 inline constexpr int kMaxConversationDepth = 100;
 enum class LargeIntegers { kRefused, kDigits };
 OrderedJson parse_ordered_json(std::string_view text, const std::string& what,

@@ -1,4 +1,4 @@
-// The names of the JSON types, for headers that only mention them: the parser behind json.h is large to compile.
+// Forward declarations of the JSON types, for headers that only mention them: json.h's parser is slow to compile.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -9,8 +9,8 @@
 
 namespace lfm2 {
 
-// Makes the value null or empty, from the innermost outwards. nlohmann's destructor first copies what an array or
-// object holds, and ends the process where there is no memory left for that; of what is empty it copies nothing.
+// Makes the value null or empty, from the innermost value outwards. nlohmann's destructor first copies the content of
+// an array or object, and ends the process if there is no memory left for that. It copies nothing of an empty one.
 void empty_json(OrderedJson& value) noexcept;
 
 struct EmptyAndDelete {

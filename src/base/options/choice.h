@@ -11,7 +11,7 @@
 
 namespace lfm2 {
 
-// For CLI::Option::transform(). CLI11's own transformer prints the values behind the names in --help and in messages;
+// For CLI::Option::transform(). CLI11's own transformer prints the values beside the names in --help and in messages;
 // values of a small enum would be control characters, which end the text.
 template <class T>
 CLI::Validator one_of(const std::vector<std::pair<std::string, T>>& choices) {

@@ -1,5 +1,5 @@
-// What channels between GPUs have in common whose streams do the waiting: an edge is one direction between this rank
-// and a neighbour, on a stream of its own, so that neither a slow neighbour nor the other direction delays it.
+// What the channels between GPUs share whose streams do the waiting. An edge is one direction between this rank and a
+// neighbour. Each edge has a separate stream, so that neither a slow neighbour nor the other direction delays it.
 #pragma once
 
 #include <memory>
@@ -92,8 +92,8 @@ class GpuChannel : public Channel {
   std::unique_ptr<GpuEdge> previous_, next_;
 };
 
-// The channel, connected. Where that fails, the process is about to end: the channel is left alone, because destroying
-// it may wait for ever.
+// Connects the channel and returns it. After an error the process is about to end, so the channel is not destroyed: its
+// destructor may wait forever.
 std::unique_ptr<Channel> connect(std::unique_ptr<GpuChannel> channel);
 
 }  // namespace lfm2

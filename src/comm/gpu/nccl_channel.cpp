@@ -18,10 +18,10 @@ namespace lfm2 {
 
 namespace {
 
-// On NVLink two thread blocks move 35 GB/s, four 67 GB/s, NCCL's default number 300 GB/s. Each block takes a
-// multiprocessor away from the matrix products, those of a receive from when it is enqueued, mostly a whole micro-batch
-// before the hidden states come, so that many are left alone by the products. Those of a send are needed for a moment:
-// to leave as many to sends was tried, and 2 to 13 % slower (four H200, in turn).
+// Thread blocks of a transfer. More of them use more of NVLink's bandwidth, but each occupies an SM that the matrix
+// products could use. A receive holds its SMs from when it is enqueued, mostly a whole micro-batch before the hidden
+// states come, so the products leave that number of SMs free. A send needs its SMs only for a moment; reserving SMs for
+// sends too makes the pipeline slower.
 constexpr int kMaxThreadBlocks = 4;
 constexpr auto kMaxNcclAbortTime = std::chrono::seconds(1);
 

@@ -1,6 +1,6 @@
-// A ring of slots for each edge, in the memory of the receiver. The sender copies a piece of a micro-batch into the
-// next slot and then sets the receiver's flag `full` to the number of pieces so far; the receiver copies the piece to
-// its place and sets the sender's flag `free`. Each waits for the flag in its own memory, on its stream.
+// Each edge has a ring of slots in the memory of the receiver. The sender copies a piece of a micro-batch into the next
+// slot, and then sets the receiver's flag `full` to the number of pieces so far. The receiver copies the piece to its
+// place and sets the sender's flag `free`. Each waits for the flag in its own memory, on its stream.
 #include "comm/gpu/peer_channel.h"
 
 #include <sched.h>
@@ -25,8 +25,8 @@ constexpr const char* kMeeting = "memory of GPUs";
 size_t all_bytes(PeerSlots slots) { return slots.bytes * slots.count; }
 uint32_t* flag_in(std::byte* memory) { return reinterpret_cast<uint32_t*>(memory); }
 
-// One side of an edge. `own` is the memory that the other side writes: the sender's flag, or the receiver's flag behind
-// its slots.
+// One side of an edge. `own` is the memory that the other side writes: the sender's flag, or the receiver's slots
+// followed by its flag.
 class PeerEdge : public GpuEdge {
  public:
   PeerEdge(int peer, int buffers, PeerSlots slots, Buffer own, const PeerHandle& other)
@@ -123,7 +123,7 @@ Buffer zeroed(Backend& backend, size_t bytes) {
 constexpr int kStreams = 4;
 
 // A stream that waits for a flag holds up the streams that share its queue. With fewer queues than streams a rank could
-// not send before it has received, and a ring of such ranks would never go on.
+// not send before it has received, and a ring of such ranks would deadlock.
 void expect_independent_streams() {
   const char* const kQueues = "CUDA_DEVICE_MAX_CONNECTIONS";
   const char* queues = std::getenv(kQueues);

@@ -1,6 +1,6 @@
-// Hidden states by the copy engines of GPUs of one host, into the other GPU's memory (CUDA IPC). No multiprocessor
-// waits or takes part in the way between the GPUs, and a copy runs at the speed of the link. Free of CUDA headers, so
-// that stage/job can include it.
+// Hidden states by the copy engines of GPUs of one host, into the other GPU's memory (CUDA IPC). No SM waits or takes
+// part in the transfer, and a copy runs at the speed of the link. Free of CUDA headers, so that stage/job can.
+// include it.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ namespace lfm2 {
 std::string peer_copies_obstacle(const MpiGroup& job, const MpiGroup& pipeline, Backend& backend,
                                  double timeout_seconds);
 
-// The room for pieces of micro-batches in the memory of a receiver's GPU. A piece takes some 10 us more than its copy:
-// two H200 move 98 GB/s with slots of 1 MiB, 211 with 4, 265 with 8 and 297 with 16.
+// The room for pieces of micro-batches in the memory of a receiver's GPU. Each piece has a fixed cost besides its copy,
+// so larger slots reach a higher bandwidth.
 struct PeerSlots {
   size_t bytes = size_t{16} << 20;
   uint32_t count = 2;  // a power of two

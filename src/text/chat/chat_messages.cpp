@@ -67,7 +67,7 @@ void put_arguments(OrderedJson& message) {
     try {
       object = parse_large_json(arguments->get_ref<const std::string&>(), "arguments", LargeIntegers::kRefused);
     } catch (const Error&) {
-      continue;  // the template says what it makes of such a text
+      continue;  // the template decides how to read such a text
     }
     if (object->is_object()) *arguments = std::move(*object);
   }

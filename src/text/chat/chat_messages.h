@@ -11,10 +11,10 @@ namespace lfm2 {
 // whatever is no text into JSON do not.)
 bool takes_parts(std::string_view template_source);
 
-// The messages with what templates expect: "arguments" of tool calls that are JSON text become the object, null for
-// "content", or none beside tool calls, becomes "", and, unless the template takes_parts, a list of parts becomes their
-// text, with line feeds between them, as vLLM and llama.cpp have it. Everything else stays as it is. Error(kData) for a
-// part that is no text, and, naming the place, for a message without a role or without content.
+// The messages in the form that templates expect. "arguments" of tool calls that are JSON text become the object.
+// "content" that is null, or is missing beside tool calls, becomes "". Unless the template takes_parts, a list of parts
+// becomes their text, with line feeds between them, as in vLLM and llama.cpp. Everything else stays as it is.
+// Error(kData) for a part that is no text, and, naming the place, for a message without a role or without content.
 LargeJson template_messages(const OrderedJson& messages, bool takes_parts);
 
 }  // namespace lfm2

@@ -32,7 +32,7 @@ class LoopItems : public LoopSource {
   }
 
  private:
-  // What passes goes on as the target has it: unpacked, it is a tuple.
+  // An item that passes becomes the value of the loop's target: if the target unpacks it, a tuple.
   bool passes(Value& item) {
     evaluator_.assign(*statement_.condition_target, item);
     if (!truth(evaluator_.evaluate(*statement_.condition))) return false;

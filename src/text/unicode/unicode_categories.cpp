@@ -6,7 +6,7 @@ namespace lfm2 {
 namespace {
 
 // Code points from 0 on: a run of n with the category c is n * 32 + c. A run of kAlternating is Lu, Ll, Lu, Ll, …
-// clang-format would put them into columns, which are twice as many lines.
+// clang-format would put them into columns, on twice the number of lines.
 // clang-format off
 constexpr uint32_t kRuns[] = {
     1049, 54, 113, 51, 113, 45, 46, 49, 50, 49, 44, 81, 328, 81, 114, 81, 832, 45, 49, 46, 52, 43, 52, 833, 45, 50, 46,

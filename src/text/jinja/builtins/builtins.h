@@ -68,12 +68,12 @@ Value call_function(Heap& heap, Function function, const Arguments& arguments, s
 Value split(Heap& heap, std::string_view text, std::string_view separator, Integer max_cuts);  // as str.split
 Value replace(Heap& heap, std::string_view text, std::string_view from, std::string_view to);
 
-// The cases of text, as Python's str has them. All but lower() take ASCII alone: names of roles and of types.
+// The cases of text, as Python's str has them. All but lower() accept only ASCII: names of roles and of types.
 Value lower(Heap& heap, std::string_view text);
 Value upper(Heap& heap, std::string_view text);
 Value capitalize(Heap& heap, std::string_view text);
-Value title(Heap& heap, std::string_view text);           // a letter behind anything but a letter
-Value title_of_words(Heap& heap, std::string_view text);  // the filter: behind spaces and - ( { [ < only
+Value title(Heap& heap, std::string_view text);           // a letter after anything but a letter
+Value title_of_words(Heap& heap, std::string_view text);  // the filter: after spaces and - ( { [ < only
 
 struct NamespaceEntry {
   std::string_view name;

@@ -81,7 +81,7 @@ Value trim_filter(Heap& heap, const Value& input, const Arguments& arguments) {
   return Value::text(strip(text.as_text()));
 }
 
-// So many blanks, or the text itself.
+// `width` blanks, or the text that `width` is.
 Value margin_of(Heap& heap, const Value& width, std::string_view what) {
   if (width.is_text()) return width;
   return arithmetic(heap, Operator::kMultiply, Value::text(" "), Value::integer(integer_argument(heap, width, what)));

@@ -32,7 +32,7 @@ Value make_range(Heap& heap, const Arguments& arguments) {
   return Value::object(Kind::kRange, heap.make<Range>(range));
 }
 
-// dict() and namespace() take named arguments alone.
+// dict() and namespace() accept only named arguments.
 Value make_dict(Heap& heap, const Arguments& arguments, std::string_view what = "dict()") {
   if (!arguments.positional.empty()) heap.fail(unsupported(fmt::format("{} of anything but named arguments", what)));
   DictBuilder builder(heap);
@@ -47,7 +47,7 @@ Value make_namespace(Heap& heap, const Arguments& arguments) {
   return Value::object(Kind::kNamespace, space);
 }
 
-// One directive of strftime, which begins at `at` and behind which `at` is then.
+// Appends one directive of strftime, which begins at `at`, and moves `at` past it.
 void append_directive(Heap& heap, std::string& out, std::string_view format, size_t& at, const std::tm& time) {
   const std::string directive(format.substr(at, 2));
   at += directive.size();

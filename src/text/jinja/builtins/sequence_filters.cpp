@@ -137,7 +137,7 @@ std::span<const Value> items_or_none(Heap& heap, const Value& value) {
   return truth(value) ? items_of(heap, value) : std::span<const Value>();
 }
 
-// The arguments behind the first `count`.
+// The arguments after the first `count`.
 Arguments behind(const Arguments& arguments, size_t count) {
   Arguments rest = arguments;
   rest.positional.erase(rest.positional.begin(), rest.positional.begin() + static_cast<std::ptrdiff_t>(count));

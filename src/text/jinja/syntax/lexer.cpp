@@ -130,7 +130,7 @@ class Lexer {
     at_ = tag;
   }
 
-  // Moves behind a tag's end, with what `end` takes along. `length` is that of the end itself, its sign included.
+  // Moves past a tag's end and the whitespace that it strips or trims. `length`: of the end itself, its sign included.
   void end_tag(size_t length, bool strips, bool trims) {
     size_t end = at_ + length;
     if (strips)
@@ -247,7 +247,7 @@ class Lexer {
     constexpr std::string_view kDigits = "0123456789";
     constexpr size_t kMaxDigits = 18;
     const size_t end = std::min(text_.find_first_not_of(kDigits, at_), text_.size());
-    // Behind a point it is an index: x.0.1
+    // After a point it is an index: x.0.1
     const bool fraction = (at_ == 0 || text_[at_ - 1] != '.') && end + 1 < text_.size() && text_[end] == '.' &&
                           kDigits.find(text_[end + 1]) != std::string_view::npos;
     const bool goes_on = fraction || (end < text_.size() && is_name_byte(text_[end]));

@@ -1,4 +1,4 @@
-// Cuts a template into tokens, as Jinja does with trim_blocks and lstrip_blocks: newlines behind a block's end and
+// Cuts a template into tokens, as Jinja does with trim_blocks and lstrip_blocks: newlines after a block's end and
 // blanks before a block's begin vanish.
 #pragma once
 

@@ -27,7 +27,7 @@ class Parser {
 
   // The statements up to one of the tags that end them, which is then the current token, or up to the template's end.
   Body parse_body(Ends ends);
-  // The same for what stands behind an opening tag, which is ended here. Refuses the template's end.
+  // The same for what follows an opening tag, which is ended here. Refuses the template's end.
   Body parse_inside(Ends ends);
   Body parse_until(std::string_view end) {
     Body body = parse_inside({end});

@@ -1,6 +1,6 @@
-// Jinja decides at compile time, by the order of the text: a name that is read before anything is stored in it is the
-// caller's variable, one that is stored first begins as nothing, or as a copy of the variable around it. Each scope is
-// thus gone through twice: all its names are collected (collect), then each name gets its place (resolve).
+// Jinja decides at compile time, by the order of the text, what a name means. A name that is read before anything is
+// stored in it is the caller's variable. A name that is stored first begins as nothing, or as a copy of the variable
+// around it. So each scope is visited twice: collect() finds all its names, then resolve() assigns each name its place.
 #include <fmt/format.h>
 
 #include <algorithm>

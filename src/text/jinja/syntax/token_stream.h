@@ -15,7 +15,7 @@ class TokenStream {
   const Token& current() const { return tokens_[at_]; }
   const Token& ahead() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
   int line() const { return current().line; }
-  const Token& next() {  // the current one, and goes on
+  const Token& next() {  // returns the current one and advances
     const Token& token = tokens_[at_];
     if (at_ + 1 < tokens_.size()) ++at_;
     return token;

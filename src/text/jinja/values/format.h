@@ -19,7 +19,7 @@ Value str(Heap& heap, const Value& value);
 struct JsonForm {
   bool ascii = false;
   bool sorted = false;
-  bool lines = false;  // each item on a line of its own, indented by `indent` for each level
+  bool lines = false;  // each item on a separate line, indented by `indent` for each level
   std::string_view indent;
   std::string_view between_items = ", ", after_key = ": ";
 };

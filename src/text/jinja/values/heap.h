@@ -32,7 +32,7 @@ class Heap {
   // The same for a message of an earlier failure.
   [[noreturn]] void fail_again(std::string_view message) const;
 
-  // Counts what is done. Copying and searching count by bytes, which are fast, so many of them are one step.
+  // Counts steps of work. Copying and searching count by bytes; these are fast, so a step covers many of them.
   void charge(size_t steps) {
     if (steps > steps_left_) fail_steps();
     steps_left_ -= steps;
@@ -94,7 +94,7 @@ class Heap {
 
   static constexpr int kCallsOfLook = 256;  // of charge()
 
-  // Memory behind a text that concatenate() made, so that the next piece can go there without copying what is before.
+  // Memory reserved after a text that concatenate() made, so that the next piece is appended without copying the text.
   struct Growing {
     const char* end = nullptr;
     size_t room = 0;

@@ -11,7 +11,7 @@ namespace lfm2::jinja {
 
 namespace {
 
-// At most so many bytes does the text take within JSON.
+// The most bytes that the text takes within JSON.
 size_t json_bytes(std::string_view text, bool ascii) {
   size_t bytes = 2;
   for (const char c : text) {

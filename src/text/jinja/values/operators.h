@@ -38,8 +38,8 @@ Value negate(Heap& heap, const Value& value);
 
 std::optional<size_t> length(const Value& value);  // nullopt where Python's len() refuses
 bool is_iterable(const Value& value);
-// All items, in order: those of a sequence, a dict's keys, a text's characters, what is left of an iterator, which is
-// empty behind this. Error where the value has none.
+// All items, in order: those of a sequence, a dict's keys, a text's characters, or the rest of an iterator, which is
+// empty afterwards. Error where the value has none.
 std::span<const Value> items_of(Heap& heap, const Value& value);
 
 // Refuses an operation on something undefined, with Python's message; anything else with `what`.

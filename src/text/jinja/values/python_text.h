@@ -9,7 +9,7 @@
 
 namespace lfm2::jinja {
 
-// The character at `at`, which moves behind it.
+// Returns the character at `at` and moves `at` past it.
 char32_t next_character(std::string_view text, size_t& at);
 
 // The byte at which character number `index` begins; the end of the text where it has fewer.

@@ -1,6 +1,6 @@
-// The values of a template: those of Python that chat templates use. A Value is small and copied freely; what it points
-// to lives in the Heap of one rendering, in the template or in the caller's JSON, and does not change (but for a
-// namespace's attributes and what has been taken from an iterator).
+// The values of a template: those of Python that chat templates use. A Value is small and copied freely. The data that
+// it points to lives in the Heap of one rendering, in the template or in the caller's JSON. That data does not change,
+// except for a namespace's attributes and the position of an iterator.
 #pragma once
 
 #include <cstddef>
@@ -158,7 +158,7 @@ struct View {
 
 struct Iterator {
   std::span<const Value> rest;
-  const Value* failure = nullptr;  // the message of what goes wrong behind them
+  const Value* failure = nullptr;  // message of the error that follows them
 };
 
 // Why a value is undefined, for the message when it is used.
