@@ -30,7 +30,7 @@ void append_rows(std::string& text, std::span<const T> values, size_t columns, s
 
 std::string json_string(std::string_view text) { return json_text(Json(text)); }
 
-// A token on its own: a part of a character becomes U+FFFD, as in OpenAI's answers; its bytes say what it is.
+// A token by itself. As in OpenAI's answers, a part of a character becomes U+FFFD; "bytes" has the token's bytes.
 OrderedJson token_json(const Tokenizer* tokenizer, int32_t id, float log_prob) {
   OrderedJson bytes = nullptr;
   std::string text = fmt::format("token_id:{}", id);
@@ -48,7 +48,7 @@ class LogProbs {
   // Of a completion's own tokens.
   LogProbs(const Completion& completion, size_t wanted)
       : LogProbs(completion.token_ids, completion.log_probs, completion.top_ids, completion.top_log_probs, wanted) {}
-  // Of `ids`, the tokens of a prompt behind its first one.
+  // Of `ids`, the tokens of a prompt after its first one.
   LogProbs(std::span<const int32_t> ids, const TokenLogProbs& probs, size_t wanted)
       : LogProbs(ids, probs.log_probs, probs.top_ids, probs.top_log_probs, wanted) {}
 
@@ -138,7 +138,7 @@ class CompletionLogProbs {
       tokens_.push_back(token_key(tokenizer_, probs.id(token)));
       own_.push_back(probs.log_prob(token));
       OrderedJson row = OrderedJson::object();
-      for (size_t k = 0; k < probs.wanted(); ++k)  // of tokens of one text the likeliest
+      for (size_t k = 0; k < probs.wanted(); ++k)  // if tokens have equal texts, the most probable
         row.emplace(token_key(tokenizer_, probs.top_id(token, k)), probs.top_log_prob(token, k));
       top_.push_back(std::move(row));
     }
@@ -220,7 +220,7 @@ std::vector<int64_t> TokenOffsets::of(std::span<const int32_t> ids) {
       continue;
     }
     const std::string_view bytes = tokenizer_->bytes(id);
-    // What is left of a character that is never completed becomes U+FFFD in front of the token.
+    // The rest of a character that is never completed becomes U+FFFD before the token.
     const bool goes_on = bytes.empty() || tokenizer_->is_special(id) || (bytes.front() & 0xc0) == 0x80;
     offsets.push_back(before_ + (goes_on ? 0 : characters_of(StreamDecoder(*decoder_).flush())));
     before_ += characters_of(decoder_->feed(id));

@@ -22,11 +22,11 @@ class Tokenizer;
 struct AnswerFacts {
   std::string model = {};
   int64_t created = 0;                   // seconds since 1970
-  const Tokenizer* tokenizer = nullptr;  // gives texts; null: answers are token ids alone
+  const Tokenizer* tokenizer = nullptr;  // gives texts; null: answers have only token ids
 };
 
-// For each token of a choice the number of characters of its text that stand before it. A token that goes on with a
-// character that others began counts from the beginning of that character.
+// For each token of a choice the number of characters of its text that precede the token. A token that continues a
+// character which earlier tokens began counts from the beginning of that character.
 class TokenOffsets {
  public:
   // The tokenizer must outlive this; without one all offsets are 0.
@@ -40,7 +40,7 @@ class TokenOffsets {
   int64_t before_ = 0;
 };
 
-// "logprobs" of a choice in that form, of all tokens of `completion`, with echo behind those of its prompt_ids; null
+// "logprobs" of a choice in that form, of all tokens of `completion`; with echo after those of its prompt_ids; null
 // where the request asks for none. `offsets`: of the choice so far, where others of its tokens were answered before.
 OrderedJson log_probs_json(const Completion& completion, const AnswerForm& form, const Tokenizer* tokenizer,
                            TokenOffsets& offsets);
@@ -69,7 +69,7 @@ std::string batch_answer(const Completion& completion, const AnswerForm& form, s
 class EmbeddingAnswer {
  public:
   void add(std::span<const float> state, bool base64);
-  // The body of an answer to inputs of so many tokens, as JSON text; the next one begins.
+  // Returns the body of an answer to inputs of `tokens` tokens, as JSON text, and begins the next answer.
   std::string take_body(std::string_view model, int64_t tokens);
   // The line, with its end; the next one begins. A line that was `refused` has inputs, too, but its answer is its
   // error.

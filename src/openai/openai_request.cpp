@@ -53,7 +53,7 @@ void read_stream(FieldReader& fields, OpenAiRequest& request) {
   request.include_usage = usage != options->end() && *usage == true;
 }
 
-// How many of the likeliest tokens are to come back with each.
+// The number of top logprobs that come back with each token.
 int32_t likeliest_of(const AnswerForm& form, const RequestLimits& limits) {
   const int32_t wanted = form.log_probs.value_or(0);
   if (wanted > limits.max_likeliest)
@@ -63,7 +63,7 @@ int32_t likeliest_of(const AnswerForm& form, const RequestLimits& limits) {
   return wanted;
 }
 
-// A prompt that is not continued needs no room behind it.
+// A prompt that is not continued needs no room after it.
 void check_room(const std::vector<int32_t>& prompt, bool continues, const LineContext& context,
                 const RequestLimits& limits, std::string_view field) {
   LineContext own = context;

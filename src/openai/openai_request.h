@@ -41,8 +41,7 @@ struct RequestLimits {
   int64_t max_inputs = 2048;      // of one body of /v1/embeddings
   // Numbers of all embeddings of one body: as text they take up to 15 bytes each, 63 MB.
   int64_t max_embedded = 1 << 22;
-  // Log-probabilities of prompts, those of the likeliest tokens beside them included: in an answer, and in a stream,
-  // whose first piece has them all.
+  // The most log-probabilities of prompts, top logprobs included: in an answer, and in the first piece of a stream.
   int64_t max_scored = 1 << 20, max_streamed = 1 << 14;
 };
 

@@ -14,7 +14,7 @@ namespace {
 // The values that change nothing, beside null, and how a message says them.
 struct Neutral {
   bool (*holds)(const OrderedJson& value);
-  std::string_view text;  // "": null alone
+  std::string_view text;  // "": only null
 };
 constexpr Neutral kAnything{[](const OrderedJson&) { return true; }, "anything"};
 constexpr Neutral kNull{[](const OrderedJson&) { return false; }, ""};

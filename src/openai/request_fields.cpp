@@ -244,7 +244,7 @@ std::vector<int32_t> ids_of_messages(FieldReader& fields, bool goes_on) {
 }
 
 std::string max_length_text(int64_t most, bool scores) {
-  if (most > INT32_MAX) return fmt::format("{}", most);  // of windows: no model has so many positions
+  if (most > INT32_MAX) return fmt::format("{}", most);  // of windows: no model has that many positions
   return fmt::format("max_position_embeddings{} = {}", scores ? " + 1" : "", most);
 }
 

@@ -80,14 +80,14 @@ void read_sampling(FieldReader& fields, SamplingOverrides& sampling, bool config
 // is read for kCompletion alone. "logprobs" is a number of tokens but for kChatCompletion, where it says whether, and
 // "top_logprobs" how many.
 void read_rules(FieldReader& fields, SampleRules& rules);
-// "messages", "tools" and "chat_template_kwargs" through the chat template, up to where the assistant goes on, or up to
-// their end.
+// "messages", "tools" and "chat_template_kwargs" through the chat template. With `goes_on` the generation prompt
+// follows.
 std::vector<int32_t> ids_of_messages(FieldReader& fields, bool goes_on = true);
 std::vector<int32_t> encode(std::string_view text, bool special, const LineContext& context, const std::string& where);
 // "add_special_tokens": whether a prompt gets the tokenizer's own, as BOS, as it does where nothing is said.
 bool adds_special_tokens(FieldReader& fields);
-// Error(kData) where so many tokens are none, or leave no room in the model's positions: for a `field` of OpenAI's
-// interface in its words.
+// Error(kData) for no ids, or for more than leave room in the model's positions. With a `field` of OpenAI's interface
+// the message uses OpenAI's words.
 void check_length(const std::vector<int32_t>& ids, const LineContext& context, const std::string& where,
                   std::string_view field = {});
 // The most tokens of a sample, in words.

@@ -259,7 +259,7 @@ RequestLine parse_text_line(std::string_view text, const LineContext& context, c
   return line;
 }
 
-// Reading a line says what is wrong with it.
+// kNone for a malformed line, too: reading the line reports its error.
 LineKind kind_of_line(std::string_view line) try {
   const LargeJson parsed = parse_large_json(line, "");
   const OrderedJson& json = *parsed;

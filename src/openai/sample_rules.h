@@ -14,7 +14,7 @@
 
 namespace lfm2 {
 
-// What a sample was given as. Today's defaults of the options hold for kIds and kText, those of the model's
+// The form in which a sample was given. The options' own defaults hold for kIds and kText, those of the model's
 // generation_config.json for the others.
 enum class LineForm : uint8_t { kIds, kText, kPrompt, kMessages, kCompletion, kChatCompletion };
 // Lines of OpenAI's batch form: their answers have that form too.
@@ -50,8 +50,8 @@ struct SampleRules {
   bool echo = false;    // the answer begins with the prompt; max_new may be 0 then
   int32_t choices = 1;  // draws from the same prompt: "n"
   SamplingOverrides sampling = {};
-  std::optional<int32_t> log_probs = {};  // the likeliest tokens to name beside each; 0: only its own log-probability
-  std::vector<int32_t> stop_token_ids = {};                // besides those that end a text anyway
+  std::optional<int32_t> log_probs = {};     // top logprobs of each token; 0: only the token's own log-probability
+  std::vector<int32_t> stop_token_ids = {};  // besides those that end a text anyway
   std::vector<std::pair<int32_t, float>> logit_bias = {};  // by token
   bool operator==(const SampleRules&) const = default;
   auto operator<=>(const SampleRules&) const = default;
@@ -70,11 +70,11 @@ struct RequestDefaults {
   std::optional<int32_t> log_probs = {};  // of lines that are no batch lines: see SampleRules
 };
 
-// What is said about sampling goes before what the request has.
+// `overrides` take precedence over the request's own sampling parameters.
 void apply(const SamplingOverrides& overrides, Request& request);
 
-// The request of a sample, without its prompt. The fields of its line go before the defaults. A sample of ids draws by
-// its number in the job, as long as its line has no seed; all others draw by their seeds alone, wherever they stand.
+// The request of a sample, without its prompt. The fields of its line take precedence over the defaults. The draws of a
+// sample of ids depend on its number in the job, unless its line has a seed; all others depend only on their seeds.
 Request request_by_rules(const RequestDefaults& defaults, const SampleRules& rules, int64_t sample);
 
 // The seed of one of several draws from the same prompt: the first one has the seed itself.
@@ -103,7 +103,7 @@ class RuleTable {
     if (!seeds_.empty()) rules.sampling.seed = seeds_[at];
     return rules;
   }
-  // Of the rules of a sample the number of choices alone.
+  // Of the rules of a sample only the number of choices.
   int32_t choices(int64_t sample) const {
     return empty() ? 1 : distinct_[of_sample_.empty() ? 0 : of_sample_[static_cast<size_t>(sample - first_)]].choices;
   }

@@ -1,4 +1,4 @@
-// Tokens may reach over the seam between text and target, so neither is tokenised alone.
+// Tokens may reach over the seam between text and target, so the two are tokenised together.
 #include "openai/target.h"
 
 #include <iterator>
@@ -27,7 +27,7 @@ size_t trailing_blanks(std::string_view text) {
 }  // namespace
 
 bool is_python_space(uint32_t point) {
-  const bool separator = point >= 0x1c && point <= 0x1f;  // in Python alone
+  const bool separator = point >= 0x1c && point <= 0x1f;  // only in Python
   return separator || contains(whitespace_set(), point);
 }
 

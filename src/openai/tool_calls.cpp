@@ -133,7 +133,7 @@ class PythonReader {
     at_ += digits;
     return point;
   }
-  // The character of an escape with so many digits. Two that are halves, as JSON has them, are one character.
+  // The character of an escape with `digits` digits. Two surrogate halves, as JSON has them, are one character.
   uint32_t code_point(size_t digits) {
     uint32_t point = hexadecimal(digits);
     const auto is_half = [](uint32_t some, uint32_t first) { return some >= first && some < first + 0x400; };
@@ -178,7 +178,7 @@ class PythonReader {
         case '"':
           text += escaped;
           break;
-        case '\n':  // the line goes on
+        case '\n':  // the line continues
           break;
         case 'x':
           append_utf8(text, code_point(2));

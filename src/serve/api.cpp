@@ -19,7 +19,7 @@ namespace {
 
 // How often the writer looks for clients that went and times that passed.
 constexpr std::chrono::milliseconds kLook{50};
-// Larger bodies are read by a thread of their own: one of 16 MiB takes a second, and others need not wait for it.
+// Larger bodies are read by a separate thread: a body of 16 MiB takes long, and others need not wait for it.
 constexpr size_t kLargeBody = 256 << 10;
 constexpr size_t kMaxLoggedBytes = 64 << 10;  // of a body
 

@@ -1,4 +1,4 @@
-// The thread shares its state with the writer and not the writer itself: a thread that hangs in a write is left behind.
+// The thread shares its state with the writer and not the writer itself: a thread that hangs in a write is abandoned.
 #include "serve/log_writer.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Writes lines on a thread of its own, so that whoever logs never waits for the reader of a pipe or for a disk.
+// Writes lines on a separate thread, so that whoever logs never waits for the reader of a pipe or for a disk.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace lfm2::serve {
 
 class LogWriter {
  public:
-  // Holds back so many bytes at most. The descriptor must outlive the process's use of it.
+  // Holds back at most `max_bytes`. The descriptor must outlive the process's use of it.
   explicit LogWriter(int descriptor, size_t max_bytes = size_t{4} << 20);
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;

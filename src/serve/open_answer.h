@@ -35,8 +35,8 @@ class OpenAnswer {
   bool take(const Drawn& drawn) {
     const auto index = static_cast<size_t>(drawn.sample - first_sample_);
     builder_->take(index, drawn.token, drawn.cached);
-    // The text of a client that is behind gathers until a token finds room, or the last one: an event for each token
-    // takes some forty times its bytes, and a client that was held up for a second would be disconnected.
+    // The text for a slow client gathers until a token finds room, or until the last token. An event for each token
+    // takes many times its bytes, and a client that stalls for a second would be disconnected.
     return (!builder_->streams() || send(builder_->events(index, responder_.behind()))) && !responder_.gone();
   }
   bool done() const { return builder_->done(); }    // all of the samples are there

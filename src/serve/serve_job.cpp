@@ -117,7 +117,7 @@ class Server : public Traffic {
   std::unique_ptr<Listener> listener_;
 };
 
-// As many sequences as fit, of any length that the model has.
+// The number of sequences that fit, each of any length that the model allows.
 PromptSizes Server::measure(int64_t slots) const {
   const int64_t length = max_length();
   const int64_t page = std::min(job_.options.generation.page, length);
@@ -210,7 +210,7 @@ std::function<bool()> Server::stop_when() const {
 
 void Server::close() {
   listener_.reset();
-  log_.reset();  // with what it holds back: the end table comes behind it
+  log_.reset();  // writes what it holds back, so that the end table follows it
 }
 
 }  // namespace

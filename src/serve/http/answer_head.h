@@ -21,8 +21,8 @@ struct AnswerHead {
   bool http_1_0 = false;  // the client's version: it must be told that the connection stays
 };
 
-// Status line and header fields with the empty line behind them. Error(kSoftware) for names and values that would
-// change how the head is read, which are a handler's mistake.
+// Status line and header fields, followed by the empty line. Error(kSoftware) for names and values that would change
+// how the head is read, which are a handler's mistake.
 std::string head_text(const AnswerHead& head);
 
 void append_chunk(std::string& text, std::string_view bytes);  // some bytes

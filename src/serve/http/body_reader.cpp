@@ -1,5 +1,4 @@
-// Bodies of a known length, and chunks (RFC 9112, 7.1). Extensions of chunks and fields behind them are read and
-// forgotten.
+// Bodies of a known length, and chunks (RFC 9112, 7.1). Extensions of chunks and trailer fields are read and forgotten.
 #include "serve/http/body_reader.h"
 
 #include <fmt/format.h>
@@ -13,7 +12,7 @@ namespace lfm2::http {
 
 namespace {
 
-constexpr size_t kMaxLineBytes = 1024;  // of a chunk's size with its extension, or of a field behind the chunks
+constexpr size_t kMaxLineBytes = 1024;  // of a chunk's size with its extension, or of a trailer field
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 

@@ -1,5 +1,5 @@
-// Reads the body behind a head: as many bytes as were announced, or chunks. Ours and not Beast's, whose reader of
-// chunks lets a quoted extension run on behind its line, as far as the bytes happen to be there.
+// Reads the body that follows a head: a body of the announced length, or chunks. This replaces Beast's reader of
+// chunks, which lets a quoted extension continue past the end of its line, depending on which bytes have arrived.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +22,8 @@ class BodyReader {
   std::optional<Answer> begin(const Headers& headers);
   bool complete() const { return state_ == State::kComplete; }
 
-  // Goes on with the bytes behind those that were used, and appends to the request's body. The same bytes give the same
-  // body or the same refusal in whatever pieces they come. Returns how many were used.
+  // Continues with the bytes after those that were used, and appends to the request's body. The same bytes give the
+  // same body or the same refusal in whatever pieces they come. Returns how many were used.
   size_t put(std::string_view bytes, Request& request);
   const std::optional<Answer>& refusal() const { return refusal_; }
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMaxIdBytes = 64;
 
-// How many bytes of empty lines stand in front of a request: old clients send one behind a body.
+// How many bytes of empty lines precede a request: old clients send one after a body.
 size_t empty_lines(std::string_view text) {
   size_t bytes = 0;
   while (text.substr(bytes).starts_with("\r\n")) bytes += 2;

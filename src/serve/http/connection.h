@@ -36,9 +36,9 @@ class Connection {
   std::string_view unsent();  // what is to be sent next; empty: nothing yet
   void sent(size_t bytes, Time now);
 
-  bool wants_input() const;  // false while enough is waiting behind a request that is being answered
+  bool wants_input() const;  // false while enough waits for the request that is being answered
   bool lingers() const { return state_ == State::kLingering; }  // everything was sent and nothing more will be
-  // Input waits behind a request that is being answered: only the socket knows whether the client is still there.
+  // Input waits for the request that is being answered: only the socket knows whether the client is still there.
   bool paused() const { return state_ == State::kAnswering && !hung_up_ && !wants_input(); }
   bool closed() const { return state_ == State::kClosed; }
   bool in_exchange() const { return exchange_ != nullptr; }
@@ -71,7 +71,7 @@ class Connection {
   State state_ = State::kIdle;
   Time deadline_;
   bool hung_up_ = false;   // the client's side is closed
-  bool discards_ = false;  // the connection closes behind this answer: what still comes is of no use
+  bool discards_ = false;  // the connection closes after this answer: further input is useless
 
   std::string input_;  // not used yet
   std::unique_ptr<RequestParser> parser_;

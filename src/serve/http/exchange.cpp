@@ -10,7 +10,7 @@ namespace lfm2::http {
 
 namespace {
 
-constexpr size_t kHead = 4096;  // with no more unsent a client is not behind: it is the stream's head
+constexpr size_t kHead = 4096;  // a client with at most this unsent is not slow: it is the stream's head
 
 // Statuses whose answers have neither a body nor a length.
 bool has_no_body(int status) { return status == 204 || status == 304; }

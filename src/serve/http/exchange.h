@@ -60,7 +60,7 @@ class Exchange {
   struct Progress {
     bool ended = false;       // nothing follows what was taken and what take() gives
     bool broken = false;      // the rest cannot be sent: the connection must close
-    bool keep_alive = false;  // the connection may go on behind this answer
+    bool keep_alive = false;  // the connection may continue after this answer
     bool any_unsent = false;  // including what was taken
     int status = 0;           // 0: not known yet
     std::optional<uint64_t> seed = {};

@@ -16,7 +16,7 @@ struct Limits {
   // Bytes of a stream that the client has not read yet. A client that lets more pile up is disconnected; a single piece
   // may be larger, up to max_answer_bytes, where nothing but a head is unsent.
   size_t max_unsent_bytes = 1 << 20;
-  size_t behind_bytes = 128 << 10;            // with more of them the client is behind: Responder::behind()
+  size_t behind_bytes = 128 << 10;            // a client with more unread is slow: `Responder::behind()`
   size_t max_answer_bytes = 64 << 20;         // an answer that is no stream: 500 beyond; a piece of a stream
   size_t max_total_unsent_bytes = 512 << 20;  // unsent bytes of all connections; who goes beyond is disconnected
   size_t max_connections = 1024;              // 503 beyond

@@ -1,4 +1,4 @@
-// Header fields by name, and answers that say what was wrong.
+// Header fields by name, and answers that report an error.
 #include "serve/http/message.h"
 
 #include <algorithm>

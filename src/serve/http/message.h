@@ -30,7 +30,7 @@ class Headers {
 struct Request {
   std::string method = {};  // as sent: "GET"
   std::string path = {};    // as sent, still percent-encoded, without the query; it begins with '/', or is "*"
-  std::string query = {};   // behind the '?', still encoded
+  std::string query = {};   // after the '?', still encoded
   bool http_1_0 = false;
   Headers headers = {};  // Host, Authorization, Origin and Content-Length stand there once at most
   std::string body = {};

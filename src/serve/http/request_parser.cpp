@@ -142,8 +142,8 @@ RequestParser::Result RequestParser::refuse(Answer answer) {
   return {Step::kRefused, 0};
 }
 
-// Looks for the empty line behind the head, and refuses what Beast should not see. `used` is the size of the head where
-// it is there. The same bytes give the same result in whatever pieces they come.
+// Looks for the empty line after the head, and refuses what Beast should not see. `used` is the size of the head once
+// it is complete. The same bytes give the same result in whatever pieces they come.
 RequestParser::Result RequestParser::find_head(std::string_view bytes) {
   const std::string_view allowed = bytes.substr(0, limits_.max_header_bytes);
   const size_t max_request_line = limits_.max_target_bytes + kRestOfRequestLine;

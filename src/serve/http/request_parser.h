@@ -16,7 +16,7 @@ namespace lfm2::http {
 class RequestParser {
  public:
   enum class Step {
-    kNeedMore,  // everything was used that can be: the rest comes again, with more behind it
+    kNeedMore,  // all usable bytes were used: the rest comes again, followed by more
     kHead,      // the head is read; without a body, kComplete follows
     kComplete,
     kRefused,  // refusal() says why; no further bytes can be read
@@ -30,12 +30,12 @@ class RequestParser {
   RequestParser(const Limits& limits, std::shared_ptr<ByteBudget> bodies);
   ~RequestParser();
 
-  // Goes on with the bytes behind those that were used.
+  // Continues with the bytes after those that were used.
   Result put(std::string_view bytes);
 
   Request& request();             // whole once put() said kComplete, without body once it said kHead
-  const Answer& refusal() const;  // behind kRefused
-  // Behind kHead:
+  const Answer& refusal() const;  // after kRefused
+  // After kHead:
   bool has_body() const { return !body_.complete(); }
   bool expects_continue() const;  // the client waits for "100 Continue" before it sends the body
   bool keep_alive() const;        // as the client wishes

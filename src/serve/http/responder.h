@@ -36,7 +36,7 @@ class Responder {
   bool behind() const;
 
   // Called once if the client goes before the answer is complete: on the server's thread, which it must not block, or
-  // within this call where that has happened already. Never called behind answer() or end(). Replaces an earlier one.
+  // within this call where that has happened already. Never called after answer() or end(). Replaces an earlier one.
   void on_gone(std::function<void(Gone)> callback) const;
   bool gone() const;
   // For the access log: the seed that the server drew for the request.

@@ -38,7 +38,7 @@ const Router::Methods* Router::find(std::string_view path) const {
 }
 
 std::optional<Answer> Router::refusal(const Request& request) const {
-  const bool asks_all = request.path == "*";  // the parser lets it pass for OPTIONS alone
+  const bool asks_all = request.path == "*";  // the parser lets it pass only for OPTIONS
   const Methods* methods = asks_all ? nullptr : find(request.path);
   if (methods == nullptr && !asks_all) return error_answer(404, fmt::format("There is no {}.", request.path));
   if (methods != nullptr && methods->contains(handled_method(request))) return {};

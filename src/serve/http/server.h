@@ -1,4 +1,4 @@
-// An HTTP server with one thread of its own, which moves bytes between sockets and connections and keeps their
+// An HTTP server with one thread, which moves bytes between sockets and connections and keeps their
 // deadlines. It knows neither what is served nor to whom; see Service.
 #pragma once
 
@@ -42,8 +42,8 @@ class Server {
   Address listen(const std::string& host, uint16_t port);
   void start();
 
-  // Draining: no more connections, idle ones are closed, further requests on the others get a 503, and what is being
-  // answered goes on until its connection closes.
+  // Draining: no new connections are accepted and idle ones closed; further requests on the others get a 503. An answer
+  // that has begun continues until its connection closes.
   void stop_accepting();
   // True once every connection is closed; false where some is still open after this time.
   bool wait_until_closed(std::chrono::milliseconds time);

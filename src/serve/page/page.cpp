@@ -1,4 +1,4 @@
-// Answers with the page's files and says what a browser lets them do.
+// Answers with the page's files, and with the headers that restrict what a browser lets them do.
 #include "serve/page/page.h"
 
 #include "serve/page/page_files.h"
