@@ -18,8 +18,7 @@ namespace {
 constexpr int64_t kTransferTokens = 512, kTransferRowBytes = 4096;
 constexpr int64_t kMaxTransferBytes = int64_t{16} << 20;
 
-// How long a rank whose trial failed waits for the others, whose trials may first have to give up waiting for it; 0:
-// for ever.
+// How long a rank whose trial failed waits for the others, whose trials may have to time out first; 0: forever.
 double trial_timeout(const Options& options) {
   if (options.timeout_seconds == 0) return 0;
   return 3 * options.timeout_seconds + (options.device == DeviceChoice::kCpu ? 0 : kStartTimeout);
@@ -34,7 +33,7 @@ std::string versions_line(const RankFacts& first) {
   std::string text = first.versions.at("lfm2_stage");
   for (const auto& [name, version] : first.versions) {
     if (name == "lfm2_stage") continue;
-    // Most MPI libraries say their own name in the text of their version, so it is not put in front again.
+    // Most MPI libraries name themselves in the text of their version, so the name is not repeated before it.
     text += fmt::format("; {}{}", version.find(name) == std::string::npos ? name + " " : "", version);
     if (name == "MPI") text += first.mpi_staging_reason.empty() ? " (CUDA-aware)" : " (not CUDA-aware)";
   }

@@ -32,7 +32,7 @@ class Doctor {
 
   const Options& options_;
   MpiWorld& world_;
-  // A communicator of its own, so that its messages cannot mix with those of a trial that failed half-way.
+  // A separate communicator, so that its messages cannot mix with those of a trial that failed half-way.
   MpiGroup talk_;
   // Kept until the process ends, because a trial that failed may still be using them.
   std::optional<MpiGroup> pipeline_;

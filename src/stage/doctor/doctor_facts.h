@@ -1,5 +1,5 @@
-// What one rank finds out for doctor about its host, its libraries, its GPU and its part of a model, before anything is
-// computed; and what it found when it tried the way to the next rank.
+// What doctor learns on one rank: before any computation, about the host, its libraries, its GPU and its part of a
+// model; then, from a trial transfer to the next rank.
 #pragma once
 
 #include <cstdint>

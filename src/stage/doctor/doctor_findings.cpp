@@ -78,7 +78,7 @@ void look_at_problems(const Examination& e, Findings& found) {
 }
 
 void look_at_shards(const Examination& e, Findings& found) {
-  // Stands for ranks without shards, whose missing shards are reported as a problem of their own.
+  // Stands for ranks without shards, whose missing shards are reported as a separate problem.
   std::string any;
   for (const RankFacts& rank : e.ranks)
     if (any.empty()) any = rank.split_id;

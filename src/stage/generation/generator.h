@@ -1,5 +1,5 @@
-// Runs a generation on one stage of the pipeline, as Scorer runs a scoring job. For each step, the first stage decides
-// what it is and tells the others; a stage receives the hidden states, computes its layers and sends them on. The last
+// Runs a generation on one stage of the pipeline, as Scorer runs a scoring job. The first stage composes each step and
+// sends it to the other stages. A stage receives the hidden states, computes its layers and sends them on. The last
 // stage draws tokens and sends them to the first. Steps alternate between two buffers, as micro-batches do.
 #pragma once
 
@@ -39,11 +39,11 @@ class Generator {
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;
 
-  // Generates until every request has ended. The first stage takes requests from `requests`, which is null on the
-  // others. The last stage uses `consumers` and `on_tokens`: after each step it passes `on_tokens` the number of tokens
-  // drawn, plus, for each sequence that ended early, the number of tokens that its limit still allowed; so the sum
-  // reaches the sum of all limits, and `token_text` where requests have stop texts. Once `stop` returns true on any
-  // stage, no further step begins, and sequences that have not ended are dropped.
+  // Generates until every request has ended. The first stage reads requests from `requests`, which is null on the other
+  // stages. The last stage uses `consumers`, `on_tokens` and, where requests have stop texts, `token_text`. After each
+  // step it passes `on_tokens` the number of tokens drawn, plus, for each sequence that ended early, the number of
+  // tokens that its limit still allowed: the sum reaches the sum of all limits. Once `stop` returns true on any stage,
+  // no further step begins, and sequences that have not ended are dropped.
   void run(RequestSource* requests, const std::vector<CompletionConsumer*>& consumers,
            const std::function<void(int64_t tokens)>& on_tokens, const std::function<bool()>& stop = {},
            const TokenText& token_text = {});

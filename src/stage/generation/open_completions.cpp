@@ -41,7 +41,7 @@ void OpenCompletions::apply(const Step& step) {
     const auto [found, is_new] = open_.try_emplace(request.sample);
     Open& open = found->second;
     expect(drawn == open.completion.token_ids.size(), "OpenCompletions: a sequence comes back with another text");
-    if (drawn == 0) {  // it begins, perhaps again
+    if (drawn == 0) {  // the completion begins; after a preemption, again
       open.completion.prompt = {};
       open.completion.error = {};
       open.rows.reset();
@@ -60,8 +60,8 @@ void OpenCompletions::apply(const Step& step) {
   }
 }
 
-// Whether the completion ends with this token, the newest one. Looked at before the sequence goes on, so no token comes
-// behind a stop text.
+// Whether the completion ends with this token, the newest one. Tested before the sequence continues, so no token
+// follows a stop text.
 bool OpenCompletions::stops(Open& open, int32_t token) const {
   Completion& completion = open.completion;
   if (open.stop) {

@@ -1,7 +1,7 @@
-// The pages of the caches, as the first stage gives them to sequences, and the prefix cache in them. A page is held by
-// the sequences that have it. Once a page is full it is kept: it is found by its tokens and those before it, and a
-// sequence that begins with the same tokens holds it, too, instead of computing them again. A kept page that nobody
-// holds stays as it is until its place is needed; the one that was not held for the longest time goes first.
+// The pages of the caches, as the first stage allocates them to sequences, and the prefix cache in them. A page is held
+// by the sequences that use it. A full page is kept: it is found by its tokens and those before it. A sequence that
+// begins with the same tokens holds it, too, instead of computing them again. A kept page that nobody holds remains
+// until its place is needed; the least recently held page goes first.
 //
 // What is found is exact, whatever the hash does: a kept page names the kept page before it by a number that never
 // comes again, and has its own tokens, and both are compared.
@@ -36,15 +36,15 @@ class PagePool {
 
   // Gives a page without content to a holder; a kept one loses its content where there is no other.
   int32_t take();
-  // The kept pages that have the first tokens, as many as there are without a gap.
+  // The kept pages of the first tokens, up to the first page that is missing.
   std::vector<int32_t> find(std::span<const int32_t> tokens) const;
   // One more holder for a kept page. Returns the chain that ends with it.
   KeptPrefix hold(int32_t page);
   // The pages of one sequence, in their order, lose a holder. Later ones will go first: without those before them
   // they are not found.
   void release(std::span<const int32_t> pages);
-  // Keeps a held page, which has just been filled with `tokens` behind the chain `before`. Returns the chain that ends
-  // with this content. Where another page has the same content already, that one stays the one that is found.
+  // Keeps a held page, which has just been filled with the `tokens` that follow the chain `before`. Returns the chain
+  // that ends with this content. If another page already has the same content, find() still returns that page.
   KeptPrefix keep(int32_t page, KeptPrefix before, std::span<const int32_t> tokens);
 
  private:

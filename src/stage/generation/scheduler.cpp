@@ -87,7 +87,7 @@ int32_t Scheduler::youngest() const {
   return static_cast<int32_t>(std::ranges::max_element(sequences_, {}, number) - sequences_.begin());
 }
 
-// Whether the caches have a place for the next token of the sequence, whose turn it is. Where no page is left, this
+// Whether the caches have a place for the next token of the sequence, whose turn it is. If no page is left, this
 // preempts younger sequences, or the sequence itself.
 bool Scheduler::has_page_for_next(Step& step, int32_t slot) {
   Sequence& sequence = at(slot);
@@ -109,9 +109,9 @@ bool Scheduler::has_page_for_next(Step& step, int32_t slot) {
   return true;
 }
 
-// Gives pages for all its known tokens to a sequence that is to be admitted: those that the prefix cache has, but for
-// the last token, from which the next one is drawn, and others. It must leave one page for each running sequence that
-// may still need one, so that admitting a sequence does not cause a preemption in the next steps.
+// Allocates pages for all known tokens of a sequence that is to be admitted. The prefix cache provides the first pages,
+// but never that of the last token, from which the next one is drawn. One page must be left for each running sequence
+// that may still need one, so that admitting a sequence causes no preemption in the next steps.
 bool Scheduler::give_pages(Sequence& sequence, Step& step) {
   const std::span<const int32_t> tokens(sequence.tokens);
   const int64_t needed = pages_for(sequence.known, limits_.caches.page);
@@ -135,8 +135,7 @@ bool Scheduler::give_pages(Sequence& sequence, Step& step) {
   return true;
 }
 
-// Keeps the pages whose last token has come and is in a step by now: no step before that one, and every one behind it,
-// may read them.
+// Keeps the pages whose last token has come and is part of a step: all later steps may read them, no earlier step may.
 void Scheduler::keep_full_pages(Sequence& sequence) {
   const int64_t page = limits_.caches.page, known = std::min(sequence.fed, std::ssize(sequence.tokens));
   for (; (sequence.full + 1) * page <= known; ++sequence.full) {

@@ -1,12 +1,12 @@
-// The first stage's part of a generation: it decides which tokens of which sequences make up the next step. This is
-// continuous batching for a pipeline: as many steps are in flight as there are stages, each with its share of the
-// sequences, and a sequence that ends or is taken back leaves its sequence slot and pages to another one while the rest
-// goes on. A single stage runs ahead: one more step is in flight, which takes the tokens that the step before draws
-// from the device, so the device need not wait for the host between two steps. A sequence that turns out to have ended
-// is then fed once too often, and that token is dropped. Sequences take pages of the caches as they grow, and begin
-// behind what the prefix cache has of their tokens. Where no page is left, the youngest sequence is preempted: it gives
-// all its pages back and is fed again when there is room. The scheduler uses neither MPI nor a device, so tests run it
-// alone.
+// The first stage's part of a generation: it decides which tokens of which sequences make up the next step.
+// This is continuous batching for a pipeline: one step is in flight for each stage, and each step has its share of the
+// sequences. A sequence that ends or is taken back frees its sequence slot and pages for another one, while the other
+// sequences continue. A single stage runs ahead with one more step in flight. That step reads the tokens that the step
+// before draws on the device, so the device need not wait for the host between two steps. If a sequence turns out to
+// have ended, it was fed once too often, and that token is dropped.
+// Sequences allocate pages of the caches as they grow, and begin after the tokens that the prefix cache has of them.
+// When no page is left, the youngest sequence is preempted: it frees all its pages and is fed again when there is room.
+// The scheduler uses neither MPI nor a device, so tests run it alone.
 #pragma once
 
 #include <cstdint>
@@ -27,13 +27,13 @@ struct ScheduleLimits {
   int64_t prompt_tokens = 1024;
   // Tokens of the prefix cache that rules count in one step, all together, unless a single sequence has more.
   int64_t counted_prefixes = 1024;
-  CacheShape caches;  // big enough for the longest sequence when it is alone
+  CacheShape caches;  // big enough for the longest sequence by itself
   // Whether sequences are fed tokens that have not come back yet.
   bool runs_ahead() const { return steps_in_flight == 1; }
 };
 
-// Stands in ScheduledStep::ids for a token that has not come back: the one that the step before draws as its number
-// `draw`. See Ops::insert_drawn.
+// Stands in ScheduledStep::ids for a token that has not come back: number `draw` of the tokens that the step before
+// draws. See Ops::insert_drawn.
 constexpr int32_t awaited_id(int32_t draw) { return -1 - draw; }
 
 struct ScheduledStep {
@@ -70,8 +70,8 @@ class Scheduler {
     kWaiting,    // came and found no room
     kPreempted,  // waits as well, with the tokens drawn so far; its pages are others'
     kRunning,    // has pages, and is fed whenever it is its turn in prompts_ or ready_
-    // At most one sequence is preempted as soon as the steps that have it are back. If there are pages at its turn, it
-    // runs again instead.
+    // The victim chosen for preemption, at most one sequence: it is preempted once the steps that have it are back. If
+    // pages are free at its turn, it runs again instead.
     kVictim,
     kTakenBack,  // leaves when the steps that have it are back, as does one that has ended
     kEnded,

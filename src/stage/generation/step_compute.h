@@ -20,8 +20,8 @@ namespace lfm2 {
 struct GenerationPlan {
   int64_t longest = 0;  // cached positions of the longest sequence
   int64_t top_k = 0;    // --top-logprobs: how many log-probabilities come with each token
-  // Whether what requests ask for goes back to the first stage alone, with their tokens: then the likeliest tokens are
-  // computed in the steps of requests that ask for them (Request::likeliest). Else they are in each completion.
+  // True: results that requests ask for return only to the first stage, with their tokens, and top logprobs are
+  // computed only in steps whose requests ask for them (`Request::likeliest`). False: every completion has its results.
   bool live = false;
   // Whether any request may ask for this: see Request.
   bool prompt_log_probs = false, hidden = false;
@@ -35,7 +35,7 @@ struct GenerationPlan {
   bool adjusts() const { return counts || edits > 0; }
   // Bytes of the tokens of the prefix cache that rules may count in one step.
   uint64_t prefix_bytes() const;
-  // Of each sequence's part of a step, how many tokens go on behind the last attention layer: see Tail; 0: all.
+  // Tokens of each sequence's part of a step that continue after the last attention layer: see Tail; 0: all.
   int64_t tail_length(const ModelConfig& config) const {
     return limits.caches.keeps_prefixes ? 0 : lfm2::tail_length(config);
   }
@@ -65,7 +65,7 @@ struct StepResults {
     Tensor top_ids, top_log_probs;  // [tokens, top_k]; empty where top_k is 0
   };
   Tokens drawn;
-  Tokens scored;  // of prompts; instead of ids: whether each is the likeliest
+  Tokens scored;  // of prompts; instead of ids: 1 for a top-1 token, else 0
   size_t bytes = 0;
   Tensor hidden = {};  // [hidden states, hidden] act; not in the piece of memory that holds the others
   StepResults(std::byte* memory, const ResultShape& shape);
@@ -108,7 +108,7 @@ class StepCompute {
     Buffer edits;                  // host, last stage: the edits of sequences that begin, on their way to the device
     Buffer prefixes;               // host, last stage: StepArrays::prefixes, on their way to the device
     Buffer results;                // host, last stage: StepResults
-    Buffer hidden;                 // host, last stage: hidden states that are handed out
+    Buffer hidden;                 // host, last stage: hidden states for the results
     std::unique_ptr<Event> uploaded;
   };
   // Steps of equal shape enqueue the same work, which is recorded once the shape has come several times.

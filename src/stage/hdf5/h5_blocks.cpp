@@ -1,5 +1,4 @@
-// Reading of metadata blocks. Every byte that the scan reads is counted here, so that no file can make it read for
-// ever.
+// Reads metadata blocks. Every byte that the scan reads is counted here, so that no file can make the scan endless.
 #include "stage/hdf5/h5_blocks.h"
 
 #include <algorithm>
@@ -25,7 +24,7 @@ size_t bytes_for(uint64_t limit) { return limit == 0 ? 1 : (static_cast<size_t>(
 
 uint32_t metadata_checksum(std::span<const std::byte> bytes) {
   uint32_t a = 0xdeadbeef + static_cast<uint32_t>(bytes.size()), b = a, c = a;
-  const auto word = [&](size_t at) {  // the 32-bit word at byte `at`, filled up with zeros behind the end
+  const auto word = [&](size_t at) {  // the 32-bit word at byte `at`; bytes past the end are zeros
     const size_t count = at < bytes.size() ? std::min<size_t>(4, bytes.size() - at) : 0;
     return count == 0 ? 0 : static_cast<uint32_t>(little_endian(bytes.subspan(at, count)));
   };

@@ -1,5 +1,5 @@
 // Blocks of an HDF5 file as bytes: a cursor that cannot leave its block, and a register of the blocks, of which no two
-// may overlap. Used by the scan alone.
+// may overlap. Used only by the scan.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // What an HDF5 file keeps outside of headers: version 2 B-trees, the index of links, attributes and huge objects, and
-// fractal heaps, which hold the links of a large group and large attributes. Used by the scan alone.
+// fractal heaps, which hold the links of a large group and large attributes. Used only by the scan.
 #pragma once
 
 #include "stage/hdf5/h5_blocks.h"

@@ -116,7 +116,7 @@ std::pair<std::string, ScannedAttribute> parse_attribute(const Block& message, c
   return {name, std::move(attribute)};
 }
 
-// Only these three filters are accepted: behind any other number there may be code that others wrote.
+// Only these three filters are accepted: any other number may stand for a plugin, which is foreign code.
 void check_filters(Cursor cursor) {
   constexpr uint16_t kDeflate = 1, kShuffle = 2, kFletcher32 = 3, kFirstNamed = 256;
   const uint8_t version = cursor.u8(), count = cursor.u8();

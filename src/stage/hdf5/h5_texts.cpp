@@ -63,7 +63,7 @@ std::string TextReader::variable_text(Cursor& element) {
     blocks_.refuse(
         object.first, kHeap,
         fmt::format("a string of {} bytes, expected at most {}", length, std::min(object.bytes, kMaxStringBytes)));
-  // The library gives each string an object of its own. Many that share one would be longer than any file.
+  // The library stores each string in a separate object. Many that share one would be longer than any file.
   variable_bytes_ += length;
   if (variable_bytes_ > file_.size()) blocks_.refuse(object.first, kHeap, "strings share their bytes");
   Block text(length);

@@ -1,4 +1,4 @@
-// Makes a file durable every few seconds while it is written, on a thread of its own, because the disk may be slow and
+// Makes a file durable every few seconds while it is written, on a separate thread, because the disk may be slow and
 // nobody should wait for it. Used by PartialFile.
 #pragma once
 

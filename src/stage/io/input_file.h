@@ -62,14 +62,14 @@ Samples read_samples(
 
 // The kind of the first of the next lines that is JSON, which decides what the job is; kNone where none is.
 LineKind kind_of_lines(LineReader& reader);
-// Whether an input is one of lines: .jsonl or .txt, perhaps packed, or "-", lines of JSON from standard input.
+// Whether an input is one of lines: .jsonl or .txt, possibly compressed, or "-", lines of JSON from standard input.
 bool is_input_of_lines(const std::filesystem::path& path);
 // The samples of such an input, in the order of the lines; parsed by all threads. Error(kData) for the first line that
-// is refused. Where the first line is a batch line, a line that is refused becomes an error answer instead, but for
-// context.strict; of /v1/embeddings it goes through the model as one token, so that every sample has an input.
+// is refused. If the first line is a batch line, a refused line becomes an error answer instead, unless context.strict.
+// A refused line of /v1/embeddings goes through the model as one token, so that every sample has an input.
 Samples read_lines(LineReader& reader, const LineContext& context, int64_t max_samples, ThreadPool& threads);
 
-// The built-in job: `count` samples of `length` ids, uniform in [0, vocab). Sample i depends on `seed` and i alone.
+// The built-in job: `count` samples of `length` ids, uniform in [0, vocab). Sample i depends only on `seed` and i.
 Samples random_samples(int64_t count, int64_t length, uint64_t seed, int64_t vocab);
 
 }  // namespace lfm2

@@ -22,7 +22,7 @@ struct JournalRecord {
   int64_t first = 0, count = 0;  // the samples first ... first + count - 1
   // Their place in the partial file; bytes is 0 where the place follows from the row numbers.
   uint64_t offset = 0, bytes = 0;
-  HashSum results;         // hash of what was handed out for them
+  HashSum results;         // hash of the results emitted for them
   uint64_t data_hash = 0;  // XXH3-64 of the bytes in the partial file
 };
 
@@ -53,7 +53,7 @@ Json job_of(const JournalContent& content, const std::filesystem::path& file);
 void leave_out_impossible(JournalContent& content, int64_t samples);
 // Whether a file of one of these names was written as a journal, intact or not. True, too, where it cannot be read.
 bool has_journal(const std::filesystem::path& output);
-// Error(kCantCreate) where a file exists that is no journal, under this name or under the one that it is first written
+// Error(kCantCreate) where a file exists that is no journal, under this name or under the name that it is first written
 // to.
 void expect_name_of_journal(const std::filesystem::path& journal);
 // The name under which a journal is written until it is whole; the longest name that an output needs beside it.

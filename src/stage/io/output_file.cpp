@@ -23,8 +23,8 @@ namespace lfm2 {
 
 namespace {
 
-// Everything but the rows is written anew by every run that goes on with the file, so that nothing of it has to be
-// trusted: equal jobs give equal bytes, only rows take time. So is its size.
+// Every run that resumes the file writes everything but the rows again, and sets its size, so none of that has to be
+// trusted: equal jobs give equal bytes, and only rows take time.
 
 // i32 samples, i32 vocab, then a row of fp32 logits a sample.
 Places frame_bin(PartialFile& partial, const OutputJob& job) {

@@ -1,5 +1,5 @@
-// Results on disk, in the form the ending names. Nothing stands under the final name until everything does; until then
-// finished samples lie in a PartialFile, from which another run may go on.
+// Results on disk, in the form the ending names. The final name appears only once the file is complete; until then
+// finished samples lie in a PartialFile, from which another run may continue.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class Tokenizer;
 // What an output file says about how it was made. Only facts that fix the content: equal jobs give equal bytes.
 struct OutputFacts {
   std::string model_type, dtype, split_id, created_by;
-  int64_t created = 0;  // the time of the job, which its journal keeps for runs that go on with it
+  int64_t created = 0;  // the time of the job, kept in its journal for runs that resume it
 };
 
 // What the answers to lines of /v1/embeddings hold beside the embeddings.
@@ -43,10 +43,10 @@ struct OutputJob {
   const SampleNames* names = nullptr;           // .jsonl and .h5: see Samples::names
   const SampleOffsets* scored_bytes = nullptr;  // --score: see Samples; null where nobody knows them
   const EmbeddingLines* embeddings = nullptr;   // where the job's lines are /v1/embeddings'
-  const Tokenizer* tokenizer = nullptr;         // completions: gives their texts; null: they are ids alone
+  const Tokenizer* tokenizer = nullptr;         // completions: gives their texts; null: they are only ids
   OutputFacts facts;
   ThreadPool* threads = nullptr;  // that read large results again side by side
-  std::string identity = {};      // JSON: a run goes on with what another one left if this is equal; empty: none may
+  std::string identity = {};      // JSON: a run resumes files of an equal identity; empty: none may
   int64_t replica = 0, replicas = 1;
   std::function<void()> pulse = [] {};  // called while what was written is read again, which may take long
 
@@ -60,7 +60,7 @@ class JobOutput {
   virtual ~JobOutput() = default;
   virtual void keep() = 0;        // the run ends early: what is finished is durable
   virtual void commit() = 0;      // the file is whole, in the order of the samples: give it its name
-  virtual void start_over() = 0;  // a benchmark hands out the same again: the file holds the last pass
+  virtual void start_over() = 0;  // a benchmark emits the results again: the file holds the last pass
 };
 
 class OutputFile : public JobOutput, public ResultConsumer, public FinishedSamples {
@@ -87,7 +87,7 @@ bool needs_offsets(const std::filesystem::path& path, const ResultKind& kind);
 // Refuses endings and combinations that the form cannot hold: Error(kUsage). Call before MPI and weights.
 void check_output_form(const std::filesystem::path& path, const ResultKind& kind);
 std::unique_ptr<OutputFile> create_output(const std::filesystem::path& path, const OutputJob& job);
-// Goes on with what a run of the same job left; `begun.content` becomes what of it is intact.
+// Continues the file that a run of the same job left; `begun.content` becomes what of it is intact.
 std::unique_ptr<OutputFile> resume_output(const std::filesystem::path& path, const OutputJob& job, Unfinished& begun);
 // A journal of `job` with nothing in it yet.
 JournalContent new_journal(const OutputJob& job);

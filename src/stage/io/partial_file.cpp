@@ -319,7 +319,7 @@ void PartialFile::check_name() {
               fmt::format("{}: was replaced or removed, expected the file that this run is writing", path_.string()));
 }
 
-// A file without a name gets none again, so its content moves to a new one, and the next run goes on with that.
+// A file whose name was removed cannot get one again. So its content moves to a new file, which the next run uses.
 void PartialFile::save_copy() {
   std::string problem;
   try {
@@ -365,9 +365,9 @@ void PartialFile::remove() {
   done_ = true;
 }
 
-// A run may be killed at any point of this. Content that no journal tells of would be taken for somebody else's, so it
-// goes first; a journal whose content is gone tells of nothing that holds; and the name goes last, because the lock on
-// the file keeps other runs away from the journals until then.
+// A run may be killed at any point of this function, so the order matters. The content goes first: without a journal it
+// would count as somebody else's. A journal whose content is gone lists nothing that holds. The name goes last, because
+// the lock on the file keeps other runs away from the journals until then.
 void PartialFile::remove_all() {
   static_cast<void>(::ftruncate(file_.get(), 0));
   remove_journals(output_);

@@ -28,7 +28,7 @@ void expect_names_are_ours(const std::filesystem::path& output);
 // just begun it, or where the file belongs to somebody else.
 FileDescriptor begin_partial(const std::filesystem::path& output);
 
-// Random bytes behind the end of NAME.partial, by which another replica recognises the file that the first one made: on
+// Random bytes after the end of NAME.partial, by which another replica recognises the file that the first one made: on
 // another host the same path may lead to another folder.
 struct PartialTag {
   static PartialTag make(uint64_t offset);
@@ -71,17 +71,17 @@ class PartialFile {
   // Writes the samples' bytes at the end of the file, and notes them.
   void append(int64_t first, int64_t count, std::span<const std::byte> bytes, const HashSum& results);
   void read(uint64_t offset, std::span<std::byte> into) const;
-  // Hands out the bytes of a part piece by piece.
+  // Passes the bytes of a part to `take`, piece by piece.
   void read_pieces(uint64_t offset, uint64_t bytes, const std::function<void(std::span<const std::byte>)>& take) const;
   void write(uint64_t offset, std::span<const std::byte> bytes);
   void set_size(uint64_t bytes);
-  void write_tag();  // writes the tag behind the end, durably; commit() removes it
+  void write_tag();  // writes the tag after the end, durably; commit() removes it
   const PartialTag& tag() const { return tag_; }
   // Equal on two ranks that see one page cache: what one writes into the file, the other sees at once.
   std::string page_cache() const;
   // For appended parts: drops the records of `content` whose bytes are not in the file or do not match their hash.
   void keep_intact(JournalContent& content, const std::function<void()>& pulse) const;
-  void drop_unfinished();  // cuts off what was appended behind the last finished part
+  void drop_unfinished();  // cuts off what was appended after the last finished part
   // The parts of append(), from here on in the order of the samples.
   const std::deque<FilePart>& order();
   // Whether they stand in the file in that order and without gaps.
@@ -110,7 +110,7 @@ class PartialFile {
   uint64_t end_ = 0;            // the end of what was appended
   uint64_t id_ = 0;             // of the journal
   std::deque<FilePart> parts_;  // all that is finished, by this run and those before
-  int64_t next_sample_ = 0;     // the one behind the last part, as long as order() was not called
+  int64_t next_sample_ = 0;     // the one after the last part, as long as order() was not called
   std::optional<Journal> journal_;
   bool done_ = false;
   BackgroundSync syncing_{[this] { sync_all(); }};  // last, because its thread uses the members above

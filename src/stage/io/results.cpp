@@ -50,7 +50,7 @@ bool any_not_finite(std::span<const float> values) {
   return count_in(non_finite_range(DType::kF32), DType::kF32, bytes.data(), values.size()) > 0;
 }
 
-// -infinity alone is a token that is never drawn.
+// A logit of -infinity is valid, unless all of them are: its token is never drawn.
 bool is_of_no_numbers(std::span<const float> logits) {
   if (!any_not_finite(logits)) return false;
   const auto bad = [](float x) { return std::isnan(x) || x == HUGE_VALF; };

@@ -1,4 +1,4 @@
-// What the last stage hands out, row by row in order, and who takes it: files, validation, the hash of all logits.
+// The results of the last stage, row by row in order, and their consumers: files, validation, the hash of all logits.
 #pragma once
 
 #include <atomic>
@@ -19,16 +19,16 @@ namespace lfm2 {
 
 enum class Positions : uint8_t { kLast, kAll, kNone };  // --logits: which positions become rows
 
-// What is handed out for each row: one is enough for a job.
+// What a row of results holds: a job has one kind.
 struct ResultKind {
   Positions positions = Positions::kLast;  // what rows are counted by: samples (kLast), or offsets say (kAll)
   int64_t top_k = 0;                       // --top-logprobs: the best top_k instead of all logits
-  // --score: a row is a scored token of a sample, and instead of logits there is its log-probability, and whether it
-  // was the likeliest token. `positions` is kAll then, and offsets count scored tokens instead of tokens.
+  // --score: a row is a scored token of a sample; instead of logits it has the token's log-probability, and whether it
+  // was the top-1 token. `positions` is kAll then, and offsets count scored tokens instead of tokens.
   bool score = false;
   // --hidden: there are hidden states instead of logits. `positions` is kAll for those of all positions, else kLast.
   Hidden hidden = Hidden::kNone;
-  int64_t after_layer = 0;  // the states are the residual stream behind so many layers; 0: those behind the final norm
+  int64_t after_layer = 0;  // the states are the residual stream after this number of layers; 0: after the final norm
   // The lines of the job are /v1/embeddings': a sample has a row for each of its inputs. `positions` is kAll then, and
   // offsets count inputs instead of tokens.
   bool embeddings = false;
@@ -49,7 +49,7 @@ struct ResultRows {
   // [count, vocab]; with --hidden the states, [count, hidden]; empty where columns() > 0.
   std::span<const float> logits = {};
   std::span<const int32_t> top_ids = {};    // --top-logprobs: [count, columns()]
-  std::span<const int32_t> likeliest = {};  // --score: [count], 1 for the likeliest token, else 0
+  std::span<const int32_t> likeliest = {};  // --score: [count], 1 for a top-1 token, else 0
   std::span<const float> log_probs = {};    // [count, columns()], of the tokens in top_ids, or of the scored ones
 };
 
@@ -96,7 +96,7 @@ class ResultHash : public ResultConsumer {
       : threads_(threads), beside_(std::move(beside)) {}
   void take(const ResultRows& rows) override;
   const std::vector<HashSum>& rows() const { return rows_; }  // of the last take(), each row alone
-  void add(const HashSum& rows) { sum_.add(rows); }           // of rows that were handed out before
+  void add(const HashSum& rows) { sum_.add(rows); }           // of rows that an earlier run emitted
   const HashSum& sum() const { return sum_; }
   std::string hex() const { return sum_.hex(); }
 
@@ -130,7 +130,7 @@ class RenumberedRows : public ResultConsumer {
   std::vector<ResultConsumer*> consumers_;
 };
 
-// Told of samples of which every row was handed out.
+// Is told of samples whose rows have all been emitted.
 class FinishedSamples {
  public:
   virtual ~FinishedSamples() = default;

@@ -13,7 +13,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "rows are little-endian, and so is the code here");
 
-// Stands in front of each seam's bytes.
+// Precedes each seam's bytes.
 struct SeamHead {
   uint64_t offset = 0, bytes = 0;
 };

@@ -12,8 +12,8 @@
 
 namespace lfm2 {
 
-// Byte offsets of row 0: `first` of the logits, hidden states, ids or marks of the likeliest, `second` of the
-// log-probabilities; it is 0 where there are none.
+// Byte offsets of row 0. `first`: of the logits, hidden states, ids or top-1 marks; `second`: of the log-probabilities,
+// or 0 where there are none.
 struct Places {
   uint64_t first = 0, second = 0;
 };
@@ -22,8 +22,8 @@ int64_t row_columns(const OutputJob& job);
 uint64_t bytes_of_rows(const OutputJob& job);  // bytes of all rows at one of the places
 
 // Cuts a file into blocks, each with one writer. Each host caches pages of the file: where two hosts write into one
-// page, the one that writes its page back last wipes out the other's bytes. A block belongs to the writer of the row
-// that holds the block's first byte, or to the first writer where no row does.
+// page, whichever writes it back last overwrites the other's bytes. A block belongs to the writer of the row that holds
+// the block's first byte, or to the first writer where no row does.
 class BlockOwners {
  public:
   static constexpr uint64_t kBlockBytes = uint64_t{1} << 16;  // a multiple of the page size of every machine

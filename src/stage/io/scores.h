@@ -23,8 +23,8 @@ class Tokenizer;
 void find_scored(Samples& samples, const Tokenizer* tokenizer, const std::string& what,
                  const std::function<void()>& pulse);
 
-// A sum that is the same for every order of its values and every way of adding up parts of it, because it is made of
-// integers: values are rounded to multiples of 2^-32, and those beyond 2^31 count as 2^31.
+// A sum that does not depend on the order of its values, nor on how parts of it are added up, because it is made of
+// integers. Values are rounded to multiples of 2^-32, and those beyond 2^31 count as 2^31.
 class OrderFreeSum {
  public:
   OrderFreeSum() = default;
@@ -46,7 +46,7 @@ class OrderFreeSum {
 
 struct ScoreSums {
   int64_t tokens = 0;      // scored tokens
-  int64_t likeliest = 0;   // those that were the likeliest
+  int64_t likeliest = 0;   // those that were the top-1 token
   int64_t not_finite = 0;  // those whose log-probability is no number; they are in no sum
   OrderFreeSum log_probs, squares;
 

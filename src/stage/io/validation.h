@@ -25,7 +25,7 @@ void for_each_field(MaybeConst<Verdict> auto& verdict, const auto& each) {  // s
        verdict.of_scores);
 }
 
-// Reference logits by row; or the log-probability of a scored token, and 1 where it is the likeliest, else 0.
+// Reference logits by row; or the log-probability of a scored token, and 1 if it is the top-1 token, else 0.
 class Answers {
  public:
   virtual ~Answers() = default;
@@ -46,7 +46,7 @@ class Validation : public ResultConsumer {
  public:
   Validation(std::unique_ptr<Answers> answers, int64_t vocab, double tolerance)
       : answers_(std::move(answers)), vocab_(vocab), tolerance_(tolerance) {}
-  void start_over() { sums_ = {}; }  // a benchmark hands out the job again
+  void start_over() { sums_ = {}; }  // a benchmark emits the results again
   void take(const ResultRows& rows) override;
   Verdict verdict() const;
 

@@ -19,7 +19,7 @@ namespace lfm2 {
 struct DeviceLayout {
   std::vector<int> device_of = {};  // [ranks of the job]: a number for each device; empty where every rank has its own
 
-  // Those of so many ranks from `first` on; empty where none of them share one.
+  // Those of the `count` ranks from `first` on; empty where none of them share one.
   std::vector<int> of_ranks(int first, int count) const;
   int turn(int rank) const;  // how many ranks before it share its device
   int turns() const;         // how many ranks share a device, at most

@@ -19,8 +19,9 @@ class CompletionRelay : public CompletionConsumer {
   // After each step. Sends what was taken, or hands what has come to `writer`, which only the first pipeline's rank
   // has. Never waits.
   void pass(CompletionConsumer* writer);
-  // After the last step of this rank's pipeline. The first one waits until those of all others have ended and hands
-  // out what they sent; how long they take is theirs, and ranks that hang are noticed in their own pipelines.
+  // Called after the last step of this rank's pipeline. The first rank waits until the pipelines of all others have
+  // ended, and passes their completions to `writer`. This wait has no deadline of its own: ranks that hang are noticed
+  // in their own pipelines.
   void end(CompletionConsumer* writer);
 
  private:

@@ -19,7 +19,7 @@
 
 namespace lfm2 {
 
-// Reads lines in a thread of its own, because a terminal blocks. That thread is not waited for: it may never return.
+// Reads lines in a separate thread, because a terminal blocks. That thread is not waited for: it may never return.
 class InputLines {
  public:
   explicit InputLines(std::FILE* file);

@@ -13,10 +13,10 @@ namespace lfm2 {
 
 namespace {
 
-// More sequences in a step than this make it longer in proportion: the time for each of them no longer falls.
+// With more sequences than these, a step takes longer in proportion, so the time for each sequence falls no further.
 constexpr int64_t kCudaSequencesInStep = 1024, kCpuSequencesInStep = 512;
-// Tokens of prompts in a step. Where nobody waits for single tokens, a lone stage takes as many as products of experts
-// need for their full speed. Several stages and live requests share steps with fewer.
+// Prompt tokens in a step. Where nobody waits for single tokens, a single stage uses the number at which the experts'
+// products reach their full speed. Several stages and live requests share steps with fewer.
 constexpr int64_t kCudaPromptTokens = 2048, kCudaPromptTokensAlone = 8192, kCpuPromptTokens = 128;
 constexpr double kCacheShare = 0.9;  // the part of the free memory that caches may take: libraries allocate, too
 constexpr double kUnlimited = 1e9;   // a number of pages that no job needs
@@ -142,8 +142,8 @@ JobPlan GenerationJob::sizes_of(std::vector<LayerRange> cut) const {
           .options = "--max-sequences or --prefill-chunk"};
 }
 
-// The caches get as many pages as the longest sequences could fill at the same time, or as many as fit into the memory
-// of the fullest rank.
+// The caches get the number of pages that the longest sequences could fill at the same time, or the number that fits
+// into the memory of the fullest rank.
 CacheShape GenerationJob::fit_caches(LayerRange layers) const {
   CacheShape shape = plan_.limits.caches;
   const int64_t largest = pages_for(prompts_.longest, shape.page);

@@ -31,8 +31,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// A text is with one rank at a time, as each token waits for the one before. A conversation is a single text. The
-// chunks of a long prompt go through the ranks one behind the other, and then their threads share the processors.
+// A single text is in one rank at a time, because each token waits for the one before. A conversation is a single text.
+// The chunks of a long prompt follow each other through the ranks, which then share the processors.
 int64_t ranks_at_once(const JobFrame& job) {
   if (!job.text.continues() || job.options.command == Command::kServe) return job.world.size();
   const int64_t wanted = job.options.generation.max_sequences,

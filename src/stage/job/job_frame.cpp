@@ -12,8 +12,8 @@ namespace lfm2 {
 
 namespace {
 
-// The most threads that hash and write results. Each fills fresh memory at about 2.7 GB/s, while a GPU delivers up to
-// 55 GB/s. A slice of logits has 64 rows, so that each thread takes three of them.
+// The most threads that hash and write results: enough to keep up with a GPU, because filling fresh memory limits each
+// thread. A slice of logits has 64 rows, so that each thread takes three of them.
 constexpr int kMaxResultThreads = 22;
 
 // Error(kUnavailable) where this program is another one than that of rank 0: each host may have its own, built from
@@ -47,9 +47,9 @@ void JobFrame::say(const std::string& line) const {
 }
 
 ThreadPool& JobFrame::result_threads() {
-  // Beside GPUs, those ranks alone need their processors that hand out results. There the threads stay awake from one
-  // slice of rows to the next: to wake an idle processor of a virtual machine takes as long as to hash a row. One
-  // processor is left to the rank's own thread.
+  // With GPUs, only last stages need CPU time, to hash and write results. Their threads stay awake from one slice of
+  // rows to the next: to wake an idle processor of a virtual machine takes as long as to hash a row. One processor is
+  // left to the rank's own thread.
   if (!hashers) hashers.emplace(result_thread_count(), machine.cuda);
   return *hashers;
 }
@@ -133,8 +133,7 @@ void check_prompts(const JobFrame& job, const Samples& prompts) {
     throw Error(ExitCode::kUsage, "--output with .h5 and lines with \"n\" above 1 or \"echo\": expected .jsonl");
 }
 
-// Whether the rank hands out results that cannot be placed, or makes an output that cannot be made, without knowing
-// where each sample begins.
+// Whether the rank needs to know where each sample begins: to place the results that it emits, or to create the output.
 bool lists_offsets(const JobFrame& job, int rank) {
   if (job.text.continues()) return false;
   const int stages = job.pipeline.size();
@@ -186,7 +185,7 @@ Samples check_inputs(JobFrame& job) {
 }
 
 void share_samples(JobFrame& job, Samples all) {
-  for (const SampleRules& rules : all.rules.distinct())  // as many as any line asks for
+  for (const SampleRules& rules : all.rules.distinct())  // the most that any line asks for
     job.options.results.top_k = std::max<int64_t>(job.options.results.top_k, rules.log_probs.value_or(0));
   std::vector<int> listing;
   for (int rank = 0; rank < job.world.size(); ++rank)

@@ -50,7 +50,7 @@ struct JobFrame {
   double load_timeout() const;
   int result_thread_count() const;
   ThreadPool& result_threads();             // of last stages: they hash and write results
-  int64_t pipelines_on_host() const;        // as many replicas as there may be on this host
+  int64_t pipelines_on_host() const;        // the most replicas there may be on this host
   OutputJob output_job();                   // for last stages
   void say(const std::string& line) const;  // prints with --verbose
   void enter(const Place& place) const { world.watchdog().enter(place); }

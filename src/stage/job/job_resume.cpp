@@ -24,7 +24,7 @@ std::string kind_of_machine(const std::string& description) {
   return first == last ? description : description.substr(0, first) + description.substr(last);
 }
 
-// How to go on with what the CPUs of another kind began: their instructions can be chosen. "" where they cannot.
+// How to resume a job that CPUs of another kind began: by a choice of instructions. "" where there is no such choice.
 std::string way_on(const std::string& key, const Json& begun) {
   constexpr std::string_view kCpu = "CPU, ";
   const std::string machine = key == "--device" && begun.is_string() ? begun.get<std::string>() : "";

@@ -18,7 +18,7 @@ namespace lfm2 {
 struct Share {
   SampleRange samples;
   int64_t first_token = 0, tokens = 0;
-  int64_t first_scored = 0;  // --score: scored tokens of the shares in front of it
+  int64_t first_scored = 0;  // --score: scored tokens of the preceding shares
 };
 void for_each_field(MaybeConst<Share> auto& share, const auto& each) {  // see base/words.h
   each(share.samples.first, share.samples.count, share.first_token, share.tokens, share.first_scored);

@@ -38,7 +38,7 @@ class JobText {
   bool continues() const { return continues_; }
   // Whether its lines are /v1/embeddings'.
   bool embeds() const { return embeds_; }
-  // The time of the job: of an earlier run that it goes on with, else now. Equal on all ranks.
+  // The time of the job: that of the run which it resumes, else now. Equal on all ranks.
   std::time_t now() const { return now_; }
 
   // Rank 0: reads what lies beside the shards, or in --tokenizer, as far as the job needs it.

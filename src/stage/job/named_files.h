@@ -1,4 +1,4 @@
-// Checks that each file that a job names, or makes beside one, is a file of its own.
+// Checks that each file that a job names, or makes beside one, is a separate file.
 #pragma once
 
 #include <filesystem>

@@ -41,7 +41,7 @@ void check_hidden(const OptionGiven& given, Options& options) {
   options.results.positions = options.results.hidden == Hidden::kAll ? Positions::kAll : Positions::kLast;
 }
 
-// --score is a kind of result of its own. Its rows are positions, like those of --logits all.
+// --score is a separate kind of result. Its rows are positions, like those of --logits all.
 void check_score(const OptionGiven& given, Options& options) {
   if (!options.results.score) return;
   check_alone(given, "--score", "scores", {"--logits", "--top-logprobs", "--generate", "--prompt"});

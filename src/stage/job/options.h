@@ -58,7 +58,7 @@ struct ServeOptions {
   std::string model_name;    // empty: the last part of --weights
   int64_t max_queue = 1024;  // requests that wait
   int64_t max_body = int64_t{16} << 20;
-  int64_t max_length = 0;             // tokens of a prompt and its answer; 0: as many as the model has positions
+  int64_t max_length = 0;             // tokens of a prompt and its answer; 0: the number of the model's positions
   Hidden embeddings = Hidden::kMean;  // what the embeddings of texts are made of: kMean or kLast
   bool prefix_cache = true;
   int64_t request_timeout = 600, drain_seconds = 30;  // seconds

@@ -158,7 +158,7 @@ BlockCosts ScoringJob::block_costs() {
   const double rows = !logits ? 0 : results.of_last_positions() ? 1 / length : 1;
   BlockCosts costs = measured_costs(job_.config(), job_.compute, kept, rows, measured);
   costs.transfer = transfer_cost();
-  // Of samples that go in parts, the head reads its weights for the last part alone.
+  // Of samples that go in parts, the head reads its weights only for the last part.
   if (rows < 1 && mean_length() > (job_.machine.cuda ? kMaxCudaTarget : kMaxCpuTarget))
     costs.head = {.fixed = 0, .per_token = costs.head.per_token + rows * costs.head.fixed};
   return costs;
@@ -188,7 +188,7 @@ TimedSamples ScoringJob::timed_samples() const {
   return {.length = mean_length(), .last_positions = job_.options.results.of_last_positions()};
 }
 
-// The share of the work of layers behind the last attention that the tails need, as it is estimated.
+// The estimated share of the work of layers after the last attention that the tails need.
 double ScoringJob::tail_share(LayerRange layers) const {
   const int64_t length = mean_length(), tail = tail_length(job_.config());
   const std::vector<double> all = estimate_block_seconds(job_.config(), job_.compute, kMaxCudaTarget, 0);

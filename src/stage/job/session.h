@@ -61,12 +61,12 @@ class Session {
 // What the blocks of layers and the LM head cost on the devices that are going to compute them, before the weights are
 // loaded: --balance and --virtual-stages 0 cut by it. Loads a block of each kind (BlockKinds) and times it on batches
 // of two sizes. The ranks share the kinds; all get the costs of all blocks, and of the head for rows, which are nothing
-// where the model ends in front of its LM head. Transfers are not timed. Collective.
+// where the model ends before its LM head. Transfers are not timed. Collective.
 BlockCosts time_blocks(const ShardSet& shards, const Machine& machine, const MpiWorld& world, DType compute,
                        TimedSamples samples, TimedSizes sizes, double timeout_seconds);
 
 // Leaves out what a job with these results does not compute: of hidden states the LM head, and of those after a layer
-// all that stands behind it. Error(kUsage) where the model has no such layer.
+// everything after that layer. Error(kUsage) where the model has no such layer.
 void leave_out_unneeded(ShardSet& shards, const ResultKind& results);
 
 // The memory that a rank with these pieces takes while micro-batches or steps of up to `tokens` tokens go through it.

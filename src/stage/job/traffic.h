@@ -23,7 +23,7 @@ struct PromptSizes {
   int64_t page = 0;        // positions of a page: as --cache-page says, but no more than the longest sequence has
   bool counts = false;     // whether any rule counts tokens
   int64_t edits = 0;       // the largest number of edits of a request
-  int64_t pages = 0;       // pages of as many of the longest sequences as there are sequence slots
+  int64_t pages = 0;       // pages of the longest sequences, one sequence for each slot
   // Whether any request asks for log-probabilities of its prompt, and for a hidden state.
   bool prompt_log_probs = false, hidden = false;
 };
@@ -45,7 +45,7 @@ class Traffic {
     bool live = false;              // see GenerationPlan
     bool may_be_shortened = false;  // sequences may be given less than their longest length where memory is short
     bool keeps_prefixes = false;    // texts may begin with what is left of others in the caches
-    int64_t max_likeliest = 0;      // how many of the likeliest tokens any request may name beside each
+    int64_t max_likeliest = 0;      // the most top logprobs that any request may ask for
     double times_interval = 0;      // see GenerationPlan
   };
   explicit Traffic(Kind asked) : kind(asked) {}

@@ -1,6 +1,6 @@
 // What a stage keeps of every sequence between the steps of a generation: keys and values of its attention layers in
 // pages, and the last inputs of its short convolutions. Where pages are kept as prefixes of other sequences, each also
-// has the states of the convolutions at its end, so that a sequence can go on from there.
+// has the states of the convolutions at its end, so that a sequence can continue from there.
 #pragma once
 
 #include <vector>
@@ -14,8 +14,8 @@ namespace lfm2 {
 // The cache of one layer: only the member that its token mixer uses is filled.
 struct LayerCache {
   KeyValueCache key_values;
-  // Each sequence slot has two rows of states; a step reads one and writes the other, in turn. Behind these, each page
-  // has a row where prefixes are kept.
+  // Each sequence slot has two rows of states; a step reads one and writes the other, in turn. After these rows, each
+  // page has a row where prefixes are kept.
   ConvCache conv;
 };
 

@@ -1,4 +1,4 @@
-// Which hidden states are handed out: those that --hidden names, or a request.
+// Which hidden states are results: those that --hidden names, or a request.
 #pragma once
 
 #include <cstdint>

@@ -10,12 +10,12 @@
 
 namespace lfm2 {
 
-// Rows of logits that are computed and handed over at a time.
+// Rows of logits that are computed and passed on at a time.
 inline constexpr int64_t kHeadRows = 256;
-// Number of buffers with kHeadRows rows that a stage needs whose micro-batches give up to `max_rows` rows. At least
-// three: one is computed, one is copied or waits, one is with the consumers. But as many as take all rows of a
-// micro-batch, up to kMaxResultRows: with fewer the device has nothing to do until the bus has taken those in front,
-// for the next micro-batch is submitted behind the last piece.
+// The number of buffers of kHeadRows rows that a stage needs whose micro-batches give up to `max_rows` rows. At least
+// three: one is computed, one is copied or waits, one is with the consumers. More, up to kMaxResultRows rows, hold all
+// rows of a micro-batch. With fewer the device would idle until the bus has copied earlier pieces, because the next
+// micro-batch is submitted only after the last piece.
 inline constexpr int64_t kMaxResultRows = 2048;
 size_t result_pieces(int64_t max_rows);
 

@@ -13,7 +13,7 @@ namespace lfm2 {
 
 namespace {
 
-// Ranges of so many layers each, in halves; nothing where one is not that, or they are not `layers` in all.
+// Ranges of counts[i] layers each; nullopt unless all are positive multiples of a half and add up to `layers`.
 template <class Count>
 std::optional<std::vector<LayerRange>> cut_by_counts(int64_t layers, const std::vector<Count>& counts) {
   std::vector<int64_t> ends;

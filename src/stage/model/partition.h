@@ -10,8 +10,8 @@
 
 namespace lfm2 {
 
-// Consecutive layers. A layer is two blocks, a token mixer and a feed-forward, and a pipeline may also be cut between
-// them: then a stage begins with the feed-forward of its first layer, or ends with the token mixer of its last one.
+// Consecutive layers. A layer is two blocks, a token mixer and a feed-forward. A pipeline may also be cut between them:
+// then a stage begins with the feed-forward of its first layer, or ends with the token mixer of its last one.
 struct LayerRange {
   int64_t first = 0, count = 0;  // the layers of which there is a block at least
   bool without_first_mixer = false, without_last_feed_forward = false;
@@ -36,10 +36,10 @@ struct LayerSpan {
 
 // Blocks are numbered through the model: block 2 l is the token mixer of layer l, block 2 l + 1 its feed-forward.
 inline constexpr int64_t kBlocksOfLayer = 2;
-LayerRange layers_of_blocks(int64_t first, int64_t end);  // of the blocks from `first` to in front of `end`
+LayerRange layers_of_blocks(int64_t first, int64_t end);  // of the blocks [first, end)
 int64_t first_block(const LayerRange& layers);
-int64_t end_block(const LayerRange& layers);                              // the one behind the last
-std::vector<LayerRange> cut_at_blocks(const std::vector<int64_t>& ends);  // ranges that end in front of these blocks
+int64_t end_block(const LayerRange& layers);                              // the block after the last one
+std::vector<LayerRange> cut_at_blocks(const std::vector<int64_t>& ends);  // ranges that end before these blocks
 
 // Contiguous ranges of equal length, the first ones a layer longer where they cannot be equal. Error(kUnavailable)
 // where there are more stages than layers.
@@ -49,10 +49,10 @@ std::vector<LayerRange> equal_partition(int64_t layers, int64_t stages);
 // then more alike. Error(kUnavailable) where there are more stages than blocks.
 std::vector<LayerRange> balanced_partition(const std::vector<double>& block_costs, int64_t stages);
 
-// As --layers asks: `counts` of layers for each of `pieces` pieces of so many stages, equal where there are none. A
-// range for each virtual stage; counts of half a layer cut between its blocks. Error(kUsage) where they are not as many
-// as pieces, or not layers in all, or where there are more pieces than layers; Error(kUnavailable) where there are more
-// stages than layers.
+// The partition that --layers asks for, a range for each of the `stages` · `pieces` virtual stages. `counts`: the
+// layers of each; empty: equally many. Counts of half a layer cut between its blocks. Error(kUsage) for another number
+// of counts, where they do not add up to `layers`, or where several pieces have one rank or more virtual stages than
+// layers. Error(kUnavailable) where there are more stages than layers.
 std::vector<LayerRange> given_partition(int64_t layers, int64_t stages, const std::vector<double>& counts,
                                         int64_t pieces = 1);
 

@@ -19,7 +19,7 @@ struct Pass {
   const Caches* caches = nullptr;
   // The feed-forward of the model's last layer continues with wanted->residual.
   const WantedRows* wanted = nullptr;
-  LayerSpan span = {};  // some of the stage's layers alone
+  LayerSpan span = {};  // only some of the stage's layers
 
   // Set on the way, by Stage and the layers.
   const LayerCache* cache = nullptr;  // of this layer, where there are caches

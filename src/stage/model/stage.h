@@ -22,8 +22,8 @@ class Stage {
   // The layers. The result is in the residual stream, or, where the pass has them, in that of the wanted rows or, from
   // the last attention on, of the tail.
   void forward(Pass pass) const;
-  // Last stage: chosen rows behind the final norm, or as they are where the model ends with its last layer. They lie in
-  // the scratch or are the residual itself.  rows [count] int32, empty for all rows; returns [count, hidden] act
+  // Last stage: chosen rows after the final norm, or the residual's rows where the model ends with its last layer. They
+  // lie in the scratch or are the residual itself.  rows [count] int32, empty for all rows; returns [count, hidden] act
   Tensor hidden_states(Ops& ops, const Tensor& residual, const Tensor& rows, Scratch& scratch) const;
   // Last stage: LM head of these hidden states.  logits [count, vocab] fp32.
   void head(Ops& ops, const Tensor& residual, const Tensor& rows, Scratch& scratch, const Tensor& logits) const;

@@ -34,8 +34,8 @@ struct TensorSpec {
 // run.
 std::vector<TensorSpec> model_tensors(const ModelConfig& config);
 
-std::string layer_prefix(int64_t layer);       // "model.layers.7."
-bool in_feed_forward(const TensorSpec& spec);  // a layer's tensor: of its feed-forward and the norm in front
+std::string layer_prefix(int64_t layer);                   // "model.layers.7."
+bool in_feed_forward(const TensorSpec& spec);              // a layer's tensor: of its feed-forward and the norm before
 std::string dims_text(const std::vector<uint64_t>& dims);  // "[2048, 1792]"
 uint64_t numel(const std::vector<uint64_t>& dims);         // Error(kData) on overflow
 // The type that most bytes of `tensors` have, which is the type of the matrices. Each has a `dtype` and `bytes`.

@@ -8,7 +8,7 @@
 
 namespace lfm2 {
 
-// An RMSNorm in front of a block.
+// An RMSNorm at the input of a block.
 struct Norm {
   Tensor weight;  // [hidden]
   float eps = 0;
@@ -23,7 +23,7 @@ class WeightSource {
     kGateUp  // the names come in pairs, gate and up, whose blocks of rows alternate (kernels/gate_up.h)
   };
   // Returns the named tensors of the checkpoint as one tensor of shape `dims` (a single name: that tensor). Where
-  // `dims` is larger than they are (padded_ffn()), the additional columns, or the additional rows behind each gate and
+  // `dims` is larger than they are (padded_ffn()), the additional columns, or the additional rows after each gate and
   // up tensor, are zero. The content may still be loading when the call returns.
   virtual Tensor load(const std::vector<std::string>& names, std::initializer_list<int64_t> dims,
                       Rows rows = Rows::kBehindOneAnother) = 0;

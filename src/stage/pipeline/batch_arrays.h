@@ -48,7 +48,7 @@ struct BatchArrays {
   std::vector<int32_t> positions, offsets;
   // Of sequences that continue cached ones; see Batch. `page_table` is [sequences, table_width].
   std::vector<int32_t> sequence_of, page_table, states;
-  // The tokens that are kept after the last attention layer, as a batch of their own with the same sequences: see Tail
+  // The tokens that are kept after the last attention layer, as a separate batch with the same sequences: see Tail
   // of model/tail.h. `rows` are theirs in the whole batch. Empty where all tokens are kept.
   struct Tails {
     std::vector<int32_t> rows, positions, offsets;

@@ -1,4 +1,4 @@
-// What a generation gives back: tokens as they are drawn, finished samples in the order in which they finish, and the
+// The results of a generation: tokens as they are drawn, finished samples in the order in which they finish, and the
 // interface of their consumers.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace lfm2 {
 
 enum class FinishReason : uint8_t {
   kStop,    // the last of token_ids is an end-of-text token, or completes a stop text
-  kLength,  // as many tokens as were asked for, or as the model has positions
+  kLength,  // reached the requested number of tokens, or the model's last position
   kError    // the model's results are not finite: there is no next token, or no answer to what is asked of the prompt
 };
 constexpr std::string_view name(FinishReason reason) {
@@ -25,7 +25,7 @@ constexpr std::string_view name(FinishReason reason) {
 // What clients are told of kError.
 inline constexpr const char* kNotFiniteError = "the model's results are not finite (NaN or infinity)";
 
-// How likely tokens are where they stand, and the likeliest tokens there.
+// The log-probabilities of tokens, and the top logprobs at their positions.
 struct TokenLogProbs {
   std::vector<float> log_probs = {};      // [tokens]
   std::vector<int32_t> top_ids = {};      // [tokens, k]
@@ -41,9 +41,9 @@ void for_each_field(MaybeConst<TokenLogProbs> auto& tokens, const auto& each) { 
 struct DrawnToken {
   int32_t token = 0;
   float log_prob = 0;
-  // Why the sequence ends with this token; empty: it goes on. With kError the token is none of the text.
+  // Why the sequence ends with this token; empty: it continues. With kError the token is none of the text.
   std::optional<FinishReason> ends = {};
-  std::vector<int32_t> top_ids = {};  // as many as Request::likeliest asks for
+  std::vector<int32_t> top_ids = {};  // [`Request::likeliest`]
   std::vector<float> top_log_probs = {};
   // Of a first token, where the request asks for it: see Request::prompt_log_probs and Request::hidden.
   TokenLogProbs prompt = {};
@@ -91,7 +91,7 @@ class CompletionHash : public CompletionConsumer {
  public:
   static HashSum of(const Completion& completion);
   void take(const Completion& completion) override;
-  void add(const HashSum& completions) { sum_.add(completions); }  // adds what a run before handed out
+  void add(const HashSum& completions) { sum_.add(completions); }  // adds what an earlier run emitted
   std::string hex() const { return sum_.hex(); }
   int64_t count() const { return count_; }                     // the number of samples that were taken
   const NotFinite& not_finite() const { return not_finite_; }  // the choices among them that ended with kError

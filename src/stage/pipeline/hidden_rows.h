@@ -1,5 +1,4 @@
-// Hidden states that are handed out, on the host: in fp32, and the means of the rows of each sample, which come in
-// pieces.
+// Hidden states that are results, on the host: in fp32, and the means of the rows of each sample, which come in pieces.
 #pragma once
 
 #include <cstdint>
@@ -37,9 +36,9 @@ class HiddenRows {
   explicit HiddenRows(int64_t columns) : sums_(static_cast<size_t>(columns)) {}
   // `count` rows, converted.
   std::span<const float> convert(DType type, const void* rows, int64_t count);
-  // The means [samples that end in `parts`, columns]. The rows of all parts go on where those before ended. Rows are
-  // added up in fp64, one after the other in the order of their positions, and the mean is rounded to fp32 once: what a
-  // sample gives depends on its rows alone, however they were cut into pieces.
+  // The means [samples that end in `parts`, columns]. The rows of all parts continue where those before ended. Rows are
+  // added up in fp64, one after the other in the order of their positions, and the mean is rounded to fp32 once. So a
+  // sample's mean depends on its rows only, however they were cut into pieces.
   std::span<const float> means(DType type, const void* rows, std::span<const SampleRows> parts);
   void start_over();  // forgets a sample that did not end
 

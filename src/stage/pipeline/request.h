@@ -13,27 +13,27 @@
 
 namespace lfm2 {
 
-// How many tokens may follow a prompt: as many as are asked for, or as fit into the model's positions with the prompt.
+// How many tokens may follow a prompt: `asked`, or what fits into the model's positions with the prompt.
 constexpr int64_t max_new_tokens(int64_t prompt, int64_t asked, int64_t max_positions) {
   return std::min(asked, max_positions - prompt);
 }
 
 struct Request {
   int32_t sample = 0;  // the number of the sample: unique in a run
-  // Several requests with one prompt may be the choices of one completion, which ends when all have: the number of
-  // choices, which of them this is, and, but for the first one, the sample of the first.
+  // Several requests with one prompt may be the choices of one completion, which ends when all have ended. `choices`:
+  // their number; `choice`: which of them this is; `first`: the sample of the first one, unless this is the first.
   int32_t choices = 1, choice = 0, first = 0;
   int32_t draw = 0;                        // draws depend on the rule's seed, on this, and on the token's place
-  int32_t tag = 0;                         // handed through to the completion: the form of its answer
-  int32_t likeliest = 0;                   // how many of the likeliest tokens come back with each drawn one
+  int32_t tag = 0;                         // copied to the completion: the form of its answer
+  int32_t likeliest = 0;                   // number of top logprobs that come back with each drawn token
   std::vector<int32_t> prompt = {};        // at least one token
   int64_t max_new = 0;                     // how many tokens may follow the prompt: at least 1; see max_new_tokens()
   SamplingRule rule = {};                  // without its numbers of edits: see rule_of()
   std::vector<int32_t> eos_tokens = {};    // each of these tokens ends the completion; empty: no token does
   std::vector<std::string> stop = {};      // the text of the completion ends before each of these; none is empty
   std::vector<LogitEdit> logit_bias = {};  // at most one for each token
-  // What is asked about the prompt comes back with the first token: the log-probability of each of its tokens but the
-  // first one, and a hidden state, that of its last position (kLast) or the mean of all (kMean).
+  // Results for the prompt come back with the first token: the log-probability of each prompt token but the first, and
+  // a hidden state. `hidden`: that of the last position (kLast) or the mean of all (kMean).
   bool prompt_log_probs = false;
   Hidden hidden = Hidden::kNone;
   bool echo = false;          // the completion repeats the prompt

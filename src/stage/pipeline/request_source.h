@@ -16,7 +16,7 @@ struct SampleToken {
   DrawnToken token;
 };
 
-// Used by the first stage alone, between steps, on one thread. No function blocks.
+// Used only by the first stage, between steps, on one thread. No function blocks.
 class RequestSource {
  public:
   virtual ~RequestSource() = default;
@@ -31,8 +31,8 @@ class RequestSource {
   virtual void begun(int32_t, int64_t) {}
   // Called with the tokens that a step has drawn, but for those of samples that were taken back.
   virtual void drawn(std::vector<SampleToken>) {}
-  // Called now and then, as GenerationPlan says: the seconds that a stage was busy since the run began, of how many;
-  // and how many sequence slots and pages of the caches are taken.
+  // Called at the interval that GenerationPlan sets: the seconds that a stage was busy, of the seconds since the run
+  // began; and the numbers of sequence slots and pages of the caches in use.
   virtual void stage_seconds(int64_t /*stage*/, double /*busy*/, double /*total*/) {}
   virtual void caches(int64_t /*used_slots*/, int64_t /*used_pages*/) {}
 };

@@ -34,23 +34,23 @@ struct PipelineShape {
 
 // A turn is one micro-batch on one piece of a rank. All ranks take the same turns in the same order. With several
 // pieces, micro-batches go round in groups: the whole group through the first piece of every rank, then through the
-// second. A group is larger than the ring where there are enough micro-batches, so that the first of it has come round
-// when the first rank is through with the last, and transfers lie under computing. Where every rank takes equally long,
-// the pipeline fills and drains in (stages - 1) / pieces of the time that a micro-batch takes on a rank.
+// second. If there are enough micro-batches, a group is larger than the ring: its first has come round when the
+// first rank has finished its last, and transfers overlap with computing. If all ranks take equally long, the pipeline
+// fills and drains in (stages - 1) / pieces of the time that a micro-batch takes on a rank.
 //
-// A buffer is free once its micro-batch was sent, or its result was taken. An action starts work and waits only for the
-// buffer that it needs, so with two buffers micro-batch k + 1 is received while k computes and k - 1 is sent. The first
-// rank of a ring has more of them: those that come round wait there until the whole group has passed. It asks for one
-// when it has sent as many as keep the other ranks busy. So nothing would deadlock even if each rank did one thing at a
-// time and a send ended no sooner than its receive.
+// A buffer is free once its micro-batch was sent, or its result was consumed. An action starts work and waits only for
+// the buffer that it needs, so with two buffers micro-batch k + 1 is received while k computes and k - 1 is sent. The
+// first rank of a ring has more buffers: micro-batches that come round wait there until the whole group has passed. It
+// asks for one once it has sent enough to keep the other ranks busy. So nothing would deadlock even if each rank did
+// one thing at a time and a send ended no sooner than its receive.
 class Schedule {
  public:
-  // The actions of one rank. What they are depends on these numbers alone.
+  // The actions of one rank. They depend only on these numbers.
   Schedule(PipelineShape shape, int64_t stage, int64_t micro_batches);
 
   std::optional<Action> next();             // nothing: there are no more
   int buffers() const { return buffers_; }  // of this rank
-  // As many micro-batches keep all ranks of a ring busy.
+  // The fewest micro-batches that keep all ranks of a ring busy.
   static int64_t smallest_group(PipelineShape shape) { return shape.stages + (shape.stages + 1) / 2; }
   // How many buffers the first rank has, which has the most.
   static int most_buffers(PipelineShape shape, int64_t micro_batches);

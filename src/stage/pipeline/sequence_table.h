@@ -38,13 +38,13 @@ struct StepArrays : BatchArrays {
   // of others; and the edits of sequences that begin, by their sequence slots.
   std::vector<int32_t> counted;
   std::vector<std::pair<int32_t, std::vector<LogitEdit>>> edits;
-  // The tokens that sequences begin with from the prefix cache and that their rules count, as a batch of their own.
+  // The tokens that sequences begin with from the prefix cache and that their rules count, as a separate batch.
   struct Prefixes : BatchArrays {
     std::vector<int32_t> ids;
   } prefixes;
   // Whose the scored_rows and the hidden_rows are: a number of rows for each sequence.
   std::vector<StepEntry> scored_of, hidden_of;
-  bool top = false;      // whether a sequence with rows here asks for the likeliest tokens
+  bool top = false;      // whether a sequence with rows here asks for top logprobs
   bool adjusts = false;  // whether a token is drawn from adjusted logits
   void clear();
 };

@@ -53,8 +53,8 @@ class OverlapClock {
     std::deque<Span> open;  // spans during which a computation may run that is not known yet
     double total = 0, hidden = 0;
   };
-  // A span is compared with the computations when this many others of its kind have followed it: by then both buffers
-  // of the stage were used again, so every computation that began before the end of the span has ended.
+  // A span is compared with the computations once kOpen later spans of its kind have followed. By then both buffers of
+  // the stage were used again, so every computation that began before the end of the span has ended.
   static constexpr size_t kOpen = 64, kComputed = 1024;
 
   void add(Spans& spans, const Span& span);
@@ -89,16 +89,14 @@ struct Unit {
   int64_t number = 0, piece = 0;
 };
 
-// A rank that has a GPU also has a processor of its own, and nobody tells it when the device is done: it looks so
-// often, in seconds.
+// Seconds between polls. A rank with a GPU also has a CPU to itself, and nothing wakes it when the device is done.
 inline constexpr double kGpuNap = 100e-6;
 
 enum class RunUnit : uint8_t { kMicroBatch, kStep };
 
 class StageRun {
  public:
-  // `unit` says what the run consists of. `look_around` is called in every wait, each time before its condition is
-  // tested.
+  // `unit`: what the run consists of. `look_around` is called in every wait, each time before its condition is tested.
   StageRun(const StageLinks& links, RunUnit unit, bool traced, std::function<void()> look_around, Wait::Pace pace = {});
 
   void begin(const std::function<bool()>& stop);  // forgets the run before
@@ -108,12 +106,12 @@ class StageRun {
   // `unit` and waits for its own device, or for the stage `peer_stage`.
   double wait(const std::function<bool()>& done, Phase phase, Unit unit, int64_t peer_stage = Place::kNobody);
 
-  // Start receiving a unit from the stage before, and sending one to the stage behind once `computed` is done.
+  // Start receiving a unit from the stage before, and sending one to the next stage once `computed` is done.
   void receive(int buffer, const Tensor& into, Unit unit);
   void send(int buffer, const Tensor& from, Event& computed, Unit unit);
-  // Returns when the buffer is free: the unit `before`, which was in it, is computed and no longer being received or
-  // sent. The parts are waited for one after the other, so that the watchdog names whoever is late: the stage before,
-  // the device of this one, or the stage behind.
+  // Returns when the buffer is free: the unit `before`, which was in it, is computed and is neither being received nor
+  // sent. These are waited for one after the other, so that the watchdog names whoever is late: the stage before, the
+  // device of this one, or the next stage.
   void wait_for_free_buffer(int buffer, Unit before, const std::function<bool()>& computed);
   // Returns when the hidden states that the buffer receives have arrived. Work that is submitted after that may read
   // them.
@@ -153,7 +151,7 @@ class StageRun {
             .peer = peer};
   }
   Unit unit_of(int64_t tag) const { return {tag / 2 / shape_.pieces, tag / 2 % shape_.pieces}; }
-  // The stages before and behind this one, round the ring.
+  // The stages before and after this one, round the ring.
   int64_t previous() const { return (links_.index + links_.stages - 1) % links_.stages; }
   int64_t following() const { return (links_.index + 1) % links_.stages; }
   bool receives(Unit unit) const { return !links_.first() || unit.piece > 0; }

@@ -1,4 +1,4 @@
-// The lines of the end table; docs/formats.md says what they mean.
+// The lines of the end table, which docs/formats.md describes.
 #include "stage/report/end_table.h"
 
 #include <algorithm>

@@ -39,7 +39,7 @@ struct StageReport {
   double load_seconds = 0;
   uint64_t weight_bytes = 0, activation_bytes = 0, cache_bytes = 0, peak_host_bytes = 0;
   StageTimes times;                            // times of the last run
-  std::string results_xxh3;                    // on last stages that handed out results
+  std::string results_xxh3;                    // on last stages that emitted results
   std::optional<Verdict> verdict;              // on last stages with --answers
   std::optional<GenerationReport> generation;  // on first stages
   std::optional<ScoreSums> scores = {};        // on last stages with --score
@@ -67,15 +67,15 @@ struct JobReport {
   NotFinite not_finite = {};                     // of this run
   std::vector<double> seconds;                   // duration of each run that counts
   std::vector<StageReport> stages;
-  std::string results_xxh3;  // hash of all results; empty where none were handed out
+  std::string results_xxh3;  // hash of all results; empty without results
   std::optional<Verdict> verdict;
 
   double median_seconds() const;
   double load_seconds() const;  // load time of the slowest stage
   double lost_share() const;    // 1 - mean busy / total of the longest stage, of the last run
-  // What lost_share() would be if transfers took no time and nothing else was in the way: the schedule, replayed with
-  // the time of each micro-batch in each piece, or, of very many, with their average. Nothing for generation, whose
-  // steps come as they do.
+  // What lost_share() would be if transfers took no time and nothing else delayed a stage. The schedule is replayed
+  // with the time of each micro-batch in each piece, or, of very many, with their average. Nothing for generation,
+  // whose steps have no schedule in advance.
   std::optional<double> scheduled_lost_share() const;
   // (S - 1) / (V M + S - 1): the share lost to fill and drain with S stages of V pieces and M micro-batches.
   double ideal_lost_share() const;

@@ -53,7 +53,7 @@ double tokens_of(double cost, double growth) {
   return growth == 0 ? cost : (std::sqrt(1 + 2 * growth * cost) - 1) / growth;
 }
 
-// The tokens of the first `count` of so many parts.
+// The number of tokens in the first `count` of `parts` parts.
 int64_t end_of_parts(int64_t length, double growth, int64_t count, int64_t parts) {
   if (growth == 0 || count == parts) return length * count / parts;
   const double share = static_cast<double>(count) / static_cast<double>(parts);
@@ -108,7 +108,7 @@ int64_t MicroBatches::parts(int64_t length, const Size& size) {
   return std::min(wanted, most_parts(length, size));
 }
 
-// The last part is the smallest. Where it has so many tokens, each costs at most what the sample's last one does.
+// The last part is the smallest. At `smallest_part`, its tokens cost at most what the sample's last token does.
 int64_t MicroBatches::most_parts(int64_t length, const Size& size) {
   if (size.smallest_part == 0) return 1;
   const double last = 1 + size.growth * static_cast<double>(length);
@@ -148,7 +148,7 @@ MicroBatch MicroBatches::operator[](int64_t index) const {
   return one;
 }
 
-// The row of a token is the one that says how likely the next token is. So a part scores the tokens behind its own.
+// The row of a token gives the log-probability of the next token. So a part scores the tokens that follow its own.
 void MicroBatches::find_scored(MicroBatch& one) const {
   const auto at = [&](int64_t sample) { return (*scored_)[range_.first + sample] - plan_.first_scored; };
   one.first_scored = at(one.first_sample);

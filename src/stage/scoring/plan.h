@@ -27,8 +27,8 @@ struct MicroBatch {
 };
 
 // Where one rank has all layers: the samples of the last micro-batch go through the layers from `layer` on in two
-// parts, the second of which has `samples` samples, so that results of the first are handed out while the second is
-// computed. Micro-batches of their own would read the weights of all layers once more. No samples: in one.
+// parts, so that results of the first part are emitted while the second is computed. The second part has `samples`
+// samples; 0: all go in one part. Separate micro-batches would read the weights of all layers once more.
 struct LateParts {
   int64_t layer = 0, samples = 0;
 };
@@ -41,7 +41,7 @@ struct BatchPlan {
   int64_t max_tokens = 0;        // tokens of the largest micro-batch
   int64_t max_samples = 0;       // samples of the largest micro-batch
   int64_t longest_in_parts = 0;  // tokens of the longest sample that goes through the stages in parts; 0: none does
-  // --score: scored tokens in front of the pipeline's, and the most in a micro-batch.
+  // --score: scored tokens before the pipeline's, and the most in a micro-batch.
   int64_t first_scored = 0, max_scored = 0;
   LateParts late;
 
@@ -63,11 +63,11 @@ struct MicroBatchContent {
 // The micro-batches of a pipeline, on its first stage. Samples and tokens are counted from the pipeline's first ones.
 class MicroBatches {
  public:
-  // How large micro-batches are: `samples` samples or, where that is 0, as many as fit into `tokens` tokens. A longer
-  // sample is one of its own; or it goes in parts of about `part` tokens (0: `tokens`), none of which has fewer than
-  // `smallest_part` (0: no sample goes in parts). Parts cost alike: where a token costs more the more are in front of
-  // it, the first part is the largest. `growth`: what each of those adds, as a share of what a sample's first token
-  // costs.
+  // How large micro-batches are: `samples` samples or, where that is 0, the number that fits into `tokens` tokens. A
+  // longer sample is a micro-batch by itself, or it is cut into parts of about `part` tokens (0: `tokens`), none of
+  // which has fewer than `smallest_part` (0: no sample is cut). Parts cost alike: where a token costs more the more
+  // tokens precede it, the first part is the largest. `growth`: what each preceding token adds, as a share of the cost
+  // of a sample's first token.
   struct Size {
     int64_t samples = 0, tokens = 0, smallest_part = 0, part = 0;
     double growth = 0;
@@ -78,8 +78,8 @@ class MicroBatches {
                const SampleOffsets* scored = nullptr);
   MicroBatches(SampleOffsets&&, std::span<const int32_t>, SampleRange, Size, const SampleOffsets* = nullptr) = delete;
 
-  // The number of micro-batches that a sample of `length` tokens goes in, the most that it may go in, and the tokens of
-  // the largest where there are so many.
+  // The number of micro-batches that a sample of `length` tokens is cut into, the most that it may be cut into, and the
+  // tokens of the largest of `parts` parts.
   static int64_t parts(int64_t length, const Size& size);
   static int64_t most_parts(int64_t length, const Size& size);
   static int64_t largest_part(int64_t length, const Size& size, int64_t parts);
@@ -122,16 +122,16 @@ SampleRange replica_samples(const SampleOffsets& offsets, int64_t replicas, int6
 // Micro-batches of more tokens than these make the matrix products no faster, and the pipeline fills more slowly.
 inline constexpr int64_t kMaxCpuTarget = 512;
 inline constexpr int64_t kMaxCudaTarget = 4096;
-// Where stages were timed, so that the choice is known to pay: of the experts' products, whose tiles are half empty at
-// the end of each expert's rows, those of 65 536 tokens are 3 % faster than those of 16 384. In fp32 more were not
-// tried. Twice as many are a further 0.6 % faster where they give no more rows of results than there are buffers for.
+// The limits where stages were timed, so that the choice is known to pay. The tiles of the experts' products are half
+// empty at the end of each expert's rows, so larger micro-batches waste fewer of them. In fp32 only smaller ones are
+// measured. kMaxFewRowsTarget: if micro-batches give no more rows of results than there are buffers for.
 inline constexpr int64_t kMaxMeasuredTarget = 65536, kMaxMeasuredFp32Target = 16384, kMaxFewRowsTarget = 131072;
 // The one of the three for a job whose samples have `length` tokens in the mean.
 int64_t max_measured_target(DType compute, const ResultKind& results, int64_t length);
-// A part of a long sample has at least so many tokens: fewer make the matrix products slow.
+// The fewest tokens of a part of a long sample: fewer make the matrix products slow.
 inline constexpr int64_t kMinCpuPart = 64, kMinCudaPart = 512;
-// And at most about so many on CPUs. Every further part sees more positions and takes longer, so the stages keep pace
-// with each other only where neighbours differ little.
+// About the most tokens of a part on CPUs. Every further part sees more positions and takes longer, so the stages keep
+// pace with each other only where neighbours differ little.
 inline constexpr int64_t kMaxCpuPart = 160;
 
 // The size of micro-batch in tokens, at most `largest`, that keeps the stages busy without making the matrix products

@@ -100,7 +100,7 @@ void ResultRing::enqueue(Piece& piece, const Tensor& residual, const Tensor& row
     backend_.ops().top_log_probs(logits, integers, log_probs);
 }
 
-// Cuts a piece into slices of so many rows.
+// Cuts a piece into slices of `rows` rows.
 void ResultRing::cut(Piece& piece, int64_t rows) {
   size_t slices = 0;
   for (int64_t first = 0; first < piece.count; first += rows) {
@@ -113,7 +113,7 @@ void ResultRing::cut(Piece& piece, int64_t rows) {
   piece.slices.resize(slices);
 }
 
-// Enqueues the copies of a piece's slices, behind its computation. Hidden states were copied with it, as they lie in
+// Enqueues the copies of a piece's slices, after its computation. Hidden states were copied with it, as they lie in
 // scratch memory.
 void ResultRing::copy(Piece& piece) {
   const bool logits = kind_.hidden == Hidden::kNone && kind_.columns() == 0;
@@ -196,7 +196,7 @@ void ResultRing::consume(const Arrival& arrival) {
   for (ResultConsumer* consumer : consumers_) consumer->take(rows);
 }
 
-// After an error the thread ends and hands out nothing more. The run is over: advance() throws the error.
+// After an error the thread ends and emits nothing more. The run is over: advance() throws the error.
 void ResultRing::consumer_loop() {
   std::unique_lock lock(handover_.mutex);
   while (true) {

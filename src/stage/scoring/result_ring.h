@@ -1,8 +1,8 @@
-// Computes results on the last stage and hands them to the consumers. Final norm and LM head run in pieces of kHeadRows
-// rows, of which several are in flight. Their logits are copied to the host on a stream of their own, so that the next
-// micro-batch does not wait for the bus, and in slices, so that the consumers do not wait for whole pieces. A thread of
-// the ring calls the consumers, in the order of the rows, so that hashing and writing run during the computation. It
-// also takes the means of hidden states.
+// Computes results on the last stage and passes them to the consumers. Final norm and LM head run in pieces of
+// kHeadRows rows, of which several are in flight. Their logits are copied to the host on a separate stream, so that the
+// next micro-batch does not wait for the bus, and in slices, so that the consumers do not wait for whole pieces. A
+// thread of the ring calls the consumers, in the order of the rows, so that hashing and writing overlap with the
+// computation. It also computes the means of hidden states.
 #pragma once
 
 #include <condition_variable>
@@ -26,7 +26,7 @@ namespace lfm2 {
 
 class ResultRing {
  public:
-  // Returns when `done` returns true, and calls advance() meanwhile. `phase` says what the wait is for: the device
+  // Returns when `done` returns true, and calls advance() meanwhile. `phase`: whether it waits for the device
   // (kCompute) or the consumers (kWrite).
   using WaitUntil = std::function<void(const std::function<bool()>& done, Phase phase)>;
   // `max_rows` is the number of rows of the largest micro-batch.
@@ -59,7 +59,7 @@ class ResultRing {
   };
   struct Piece {
     Buffer device, host;
-    Tensor logits, integers, log_probs;  // on the device; `integers`: top_ids or likeliest of ResultRows
+    Tensor logits, integers, log_probs;  // on the device; `integers`: top_ids or `likeliest` of ResultRows
     float* host_logits = nullptr;
     int32_t* host_integers = nullptr;
     float* host_log_probs = nullptr;
@@ -96,13 +96,13 @@ class ResultRing {
   const Stage& stage_;
   ResultKind kind_;
   std::vector<Piece> pieces_;
-  std::unique_ptr<Stream> copies_;  // behind the pieces: it ends before their memory is freed
+  std::unique_ptr<Stream> copies_;  // declared after the pieces: it ends before their memory is freed
   size_t next_ = 0;                 // the piece to fill next
   std::deque<Arrival> in_flight_;   // what the device computes and copies, in order
   std::vector<ResultConsumer*> consumers_;
 
   Handover handover_;
-  HiddenRows hidden_;     // --hidden; used by the thread alone
+  HiddenRows hidden_;     // --hidden; used only by the thread
   std::thread consumer_;  // last, because it uses the members above
 };
 

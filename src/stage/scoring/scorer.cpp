@@ -14,8 +14,8 @@ CacheShape shape_of_caches(int64_t longest) {
 
 namespace {
 
-// The arrays of the largest micro-batch: for each token its id, its position, its row in the tail and its position
-// there; for each sample two lists of offsets and its last row; for each scored token its row and its id.
+// The arrays of the largest micro-batch. For each token: its id, its position, its row in the tail and its position
+// there. For each sample: two lists of offsets and its last row. For each scored token: its row and its id.
 size_t max_array_bytes(const BatchPlan& plan) {
   const auto tokens = static_cast<size_t>(plan.max_tokens), samples = static_cast<size_t>(plan.max_samples);
   BatchArrays largest;

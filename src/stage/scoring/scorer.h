@@ -78,8 +78,8 @@ class Scorer {
   struct Piece {
     const Stage& stage;
     Passage passage;
-    // Where samples go in parts: what is kept of the one that is on its way, and which of its two rows of convolution
-    // states the newest part writes.
+    // Where samples go in parts: the caches of the sample whose parts are being computed, and which of its two rows of
+    // convolution states the newest part writes.
     std::unique_ptr<Caches> caches;
     int32_t state = 0;
   };
@@ -100,8 +100,8 @@ class Scorer {
   bool gives() const { return links_.last() && kind_.positions != Positions::kNone; }
   int64_t max_rows() const { return gives() ? plan_.max_rows(kind_) : 0; }
   BatchRows rows_of(const StageBuffer& buffer, const Prepared& part) const;
-  // Of a part that does not end its sample nothing is needed after the cut; one token stands for it, as a micro-batch
-  // without any would be a case of its own on the way.
+  // After the cut, nothing of a part is needed unless it ends its sample. One token stands for it, because a
+  // micro-batch without tokens would be a special case on every stage.
   int64_t kept(int64_t length, const MicroBatch& samples) const {
     return samples.ends_samples() ? std::min(length, tail_length_) : 1;
   }

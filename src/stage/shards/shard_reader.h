@@ -51,7 +51,7 @@ class ShardSet {
   static ShardSet open(const std::filesystem::path& folder);
 
   const ModelConfig& config() const { return config_; }
-  // From here on config() is that of the first `layers` layers, with nothing behind `end`. tensors() are still all.
+  // From here on config() is that of the first `layers` layers, with nothing after `end`. tensors() are still all.
   void leave_out_behind(int64_t layers, ModelEnd end);
   const std::string& config_text() const { return config_text_; }
   const std::string& split_id() const { return split_id_; }

@@ -169,8 +169,8 @@ void ShardWeights::reader_loop() try {
   stop(std::current_exception());
 }
 
-// Reads as many whole blocks at a time as a piece holds, or what it holds of one. So does the rest of the last block
-// come by itself.
+// Reads at a time the whole blocks that fit into a piece, or the part of a larger block that fits. An incomplete last
+// block is read separately.
 void ShardWeights::read(const Task& task, Loader& loader) {
   const auto element_bytes = static_cast<int64_t>(size_bytes(task.source->dtype));
   SequentialReader reader(shards_, *task.source);

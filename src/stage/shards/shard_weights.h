@@ -74,7 +74,7 @@ class ShardWeights : public WeightSource {
   std::vector<std::thread> readers_;  // last, because the threads use all of the above
 };
 
-// The tensors of a rank with these pieces: those of their layers and, in front of the first layer and behind the last,
+// The tensors of a rank with these pieces: those of their layers and, before the first layer and after the last,
 // embedding, final norm and LM head as far as config().end says. A tied embedding is with both.
 std::vector<const ShardTensor*> stage_tensors(const ShardSet& shards, std::span<const LayerRange> pieces);
 

@@ -24,7 +24,7 @@ struct Line {
   std::string_view text;
 };
 
-// The ending that says what the lines of a file are: .txt of texts.txt and of texts.txt.gz.
+// The ending that names the format of a file's lines: .txt of texts.txt and of texts.txt.gz.
 std::filesystem::path extension_of_lines(const std::filesystem::path& path);
 
 class LineReader {
@@ -61,7 +61,7 @@ class LineReader {
   std::unique_ptr<Unpacker> unpacker_;  // null where the file is not packed
   bool ended_ = false, peeked_ = false;
   std::unique_ptr<char[]> piece_;  // what one call reads
-  std::string text_;               // what was read and is not behind the caller yet
+  std::string text_;               // what was read and the caller has not passed yet
   size_t used_ = 0;                // bytes of text_ that lines_ stand in
   int64_t number_ = 0;
   std::vector<Line> lines_;

@@ -46,8 +46,8 @@ class SampleNames {
     return ends_ == other.ends_ && (empty() || std::memcmp(text_.data(), other.text_.data(), ends_.back()) == 0);
   }
 
-  // For messages to other ranks, which are to be small beside the names themselves: a line for each of the next kPiece
-  // names, "" behind the last one. JSON text has no line break.
+  // For messages to other ranks, which are to be small compared with the names: a line for each of the next kPiece
+  // names, "" after the last name. JSON text has no line break.
   static constexpr size_t kPiece = size_t{1} << 16;
   std::string lines(size_t first) const {
     std::string lines;

@@ -50,7 +50,7 @@ class TemporaryRange {
   uint64_t addresses_ = 0, capacity_ = 0;
   std::vector<uint64_t> piece_ends_;  // where each call of grow() ended
   FileDescriptor file_;
-  uint64_t file_begin_ = 0, file_bytes_ = 0;  // what lies in the file: one piece, behind the first bytes
+  uint64_t file_begin_ = 0, file_bytes_ = 0;  // the range in the file: one piece, after the file's first bytes
   bool file_is_full_ = false;
 };
 

@@ -19,16 +19,14 @@ constexpr double kWorthwhile = 0.98;
 constexpr int64_t kMaxPieces = 4;
 // Of the other micro-batches' tokens, that the last one may have.
 constexpr std::array kLastShares = {1.0 / 2, 3.0 / 8, 1.0 / 4, 3.0 / 16, 1.0 / 8, 3.0 / 32, 1.0 / 16};
-// Of cuts on the way to a faster one; fewer where each takes longer. Cut and micro-batch are chosen in turn, so many
-// times.
+// Replays of cuts on the way to a faster one; fewer where each takes longer. kRounds: of choosing cut and micro-batch.
 constexpr int64_t kMaxReplays = 4000, kMaxReplayedForwards = 500000, kMinReplays = 200, kRounds = 2;
 // Where there are more micro-batches, the last one hardly matters.
 constexpr int64_t kMaxLateMicroBatches = 16;
 constexpr size_t kMaxMoved = 3;           // ends of virtual stages, in a row, at a time
 constexpr double kFirstTolerance = 0.02;  // of slower cuts on that way
-// Results on their way through the host's memory, hashed by some threads: slower than the bus, faster than files.
-// Several pipelines of one host share its memory.
-// By the output spans of --trace, four H200: 22 threads hand out 44 GB/s, four times 15 threads 54 in all.
+// Results on their way through the host's memory, hashed by several threads: slower than the bus, faster than files.
+// Several pipelines of one host share its memory. The output spans of --trace show these bandwidths.
 constexpr double kResultBytesPerSecond = 40e9, kThreadResultBytesPerSecond = 2e9, kHostResultBytesPerSecond = 50e9;
 
 PipelineShape shape_of(const PipelineJob& job, const std::vector<LayerRange>& cut) {
@@ -54,13 +52,13 @@ CutSamples cut_samples(const PipelineJob& job, int64_t target) {
   return {count, whole * job.length, (samples - (count - 1) * whole) * job.length};
 }
 
-// The seconds until the results of a token are handed out.
+// The seconds that the results of a token take to be emitted.
 double result_seconds(const PipelineJob& job) {
   return job.result_bytes / std::min({kResultBytesPerSecond, kThreadResultBytesPerSecond * job.result_threads,
                                       kHostResultBytesPerSecond / static_cast<double>(job.pipelines_on_host)});
 }
 
-// The seconds of a job with micro-batches of up to `target` tokens, until all its results are handed out.
+// The seconds of a job with micro-batches of up to `target` tokens, until all its results are emitted.
 double job_seconds(PipelineCosts costs, const PipelineJob& job, int64_t target) {
   const CutSamples cut = cut_samples(job, target);
   costs.result_seconds = result_seconds(job);
@@ -68,8 +66,8 @@ double job_seconds(PipelineCosts costs, const PipelineJob& job, int64_t target) 
 }
 
 // A faster cut, by threshold accepting (Dueck and Scheuer, 1990): one end of virtual stages, or a few in a row, moves
-// by half a layer or a whole one, at random. A cut that takes a little longer is gone on with, too, and how much longer
-// it may take falls to nothing: a cut that no single move makes faster is seldom the fastest.
+// by half a layer or a whole one, at random. A slightly slower cut is accepted, too, and the accepted difference falls
+// to zero: a cut that no single move makes faster is seldom the fastest.
 std::vector<LayerRange> improve_cut(const BlockCosts& costs, const PipelineJob& job, int64_t target,
                                     const std::vector<LayerRange>& cut, std::mt19937& generator) {
   using Ends = std::vector<int64_t>;  // of the virtual stages, in blocks

@@ -13,13 +13,13 @@
 
 namespace lfm2 {
 
-// A job of `tokens` tokens in samples of `length` tokens, on so many stages. Its micro-batches are cut as `size` says,
-// whose tokens are the most to choose; where it gives their samples, only the cut is chosen.
+// A job of `tokens` tokens in samples of `length` tokens, on `stages` stages. `size` cuts its micro-batches, and its
+// tokens are the most to choose; where `size` gives a number of samples, only the cut is chosen.
 struct PipelineJob {
   int64_t stages = 1, tokens = 0, length = 1;
   MicroBatches::Size size;
   double result_bytes = 0;                               // of a token
-  int64_t pipelines_on_host = 1;                         // that hand out results at the same time
+  int64_t pipelines_on_host = 1;                         // that emit results at the same time
   int result_threads = std::numeric_limits<int>::max();  // of each of them
   std::vector<int> devices = {};                         // as in PipelineCosts
   int64_t pieces = 0;                                    // of each rank; 0: chosen
@@ -30,8 +30,8 @@ struct PipelineChoice {
   PipelineShape shape = {};
   std::vector<LayerRange> cut = {};  // [virtual stages]; empty where it was given
   // The size of micro-batch: that of whole samples, or of parts of them where they may go in parts. The last one gets
-  // what is left: where that pays, a 16th to a half of the others, so that less is drained and handed out when nothing
-  // is left to compute.
+  // the rest. Where that pays, it is a 16th to a half of the others, so that the pipeline drains and emits less at the
+  // end.
   int64_t target_tokens = 0;
   LateParts late = {};
   double seconds = std::numeric_limits<double>::infinity();  // that the job takes

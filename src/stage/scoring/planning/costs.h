@@ -34,7 +34,7 @@ struct PipelineCosts {
   std::vector<StageTime> virtual_stages;
   StageTime transfer;
   std::vector<int> devices = {};  // [stages], see replay(); empty: each has its own
-  double result_seconds = 0;      // to hand out the results of a token
+  double result_seconds = 0;      // to emit the results of a token
   // Where one rank has all layers: the shares in a micro-batch's time of those that late parts may follow (LateParts).
   std::vector<double> layer_shares = {};
 };
@@ -45,7 +45,7 @@ struct BlockCosts {
   StageTime head, transfer;
 };
 
-// An estimate of the seconds that each block takes for a micro-batch of `tokens` tokens, of which `kept` go on behind
+// An estimate of the seconds that each block takes for a micro-batch of `tokens` tokens, of which `kept` continue after
 // the last attention (0: all). Only ratios between blocks matter, because the estimate decides where the stages are
 // cut.
 std::vector<double> estimate_block_seconds(const ModelConfig& config, DType compute, int64_t tokens, int64_t kept);
@@ -64,14 +64,13 @@ struct LinkEstimate {
 inline constexpr LinkEstimate kNcclLink{67e9, 20e-6}, kPeerLink{280e9, 20e-6};
 StageTime estimate_transfer(const ModelConfig& config, DType compute, LinkEstimate link = kNcclLink);
 
-// The same estimates for micro-batches of any size. Of every token, `kept` tokens go on behind the last attention layer
-// (0: all). The head is left out.
+// The same estimates for micro-batches of any size. Of every token, `kept` tokens continue after the last attention
+// layer (0: all). The head is left out.
 BlockCosts estimate_costs(const ModelConfig& config, DType compute, double kept);
 
-// The estimates with what blocks were measured to cost (`measured`) in the place of what they were estimated
-// to: for all tokens, but the block that cuts the tails as it does so where tokens are `kept`. The shares of the blocks
-// behind that one stay as estimated. The LM head was measured for rows, of which
-// a token has `rows`.
+// Like estimate_costs(), but with the measured costs of blocks. The block that cuts the tails was measured while
+// cutting them, where tokens are `kept`; all other blocks with every token. Blocks after that one are scaled by the
+// estimated share of the kept tokens. The LM head was measured for rows, of which a token has `rows`.
 BlockCosts measured_costs(const ModelConfig& config, DType compute, double kept, double rows,
                           const BlockCosts& measured);
 

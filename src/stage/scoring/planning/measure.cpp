@@ -28,8 +28,8 @@ class Stopwatch {
     if (!backend.memory_is_host_memory() && has_room) others_ = backend.allocate(kOtherBytes);
   }
 
-  // What a pass of `work` takes among others. The first pass of a GPU's kernels begins with a pause that no pass behind
-  // another one has, as a layer's first kernel begins while the layer before ends.
+  // What a pass of `work` takes among others. The first pass of a GPU's kernels begins with a pause that no later pass
+  // has, because a layer's first kernel begins while the layer before ends.
   double seconds(const std::function<void()>& work) {
     if (backend_.memory_is_host_memory()) return least_seconds(work, 1);
     constexpr int kPasses = 3;

@@ -15,12 +15,12 @@ namespace lfm2 {
 struct TimedSamples {
   int64_t length = 1;
   bool last_positions = false;  // nothing else is wanted: the stage with the last attention layer cuts the tails
-  // Set for generation: in its steps each token is the next one of another sequence, of which so many are cached.
+  // Set for generation: each token of a step is the next one of another sequence, after this number of cached tokens.
   std::optional<int64_t> cached = {};
 };
 
-// Times the stage's layers on random hidden states of two sizes. A stage behind the cut is timed on all tokens, too.
-// Leaves nothing allocated.
+// Times the stage's layers on random hidden states of two sizes. A stage after the cut of the tails is timed on all
+// tokens, too. Leaves nothing allocated.
 StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute, TimedSamples samples,
                              TimedSizes sizes = {});
 // Times the final norm and LM head of the last stage on rows instead of tokens.

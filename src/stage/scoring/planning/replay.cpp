@@ -1,4 +1,4 @@
-// Each rank goes on until it needs a time that another rank has not come to yet.
+// Each rank is replayed until it needs a time that another rank has not reached yet.
 #include "stage/scoring/planning/replay.h"
 
 #include <algorithm>
@@ -43,7 +43,7 @@ struct ReplayedRank {
   std::optional<Action> next;
   std::vector<ReplayedBuffer> buffers;
   double host = 0, compute = 0, edge = 0;  // when host, compute stream and the edge to the next rank are free
-  double results = 0;                      // when all that was computed so far is handed out
+  double results = 0;                      // when all that was computed so far is emitted
   double busy = 0;
   struct Posted {
     double at;

@@ -19,7 +19,7 @@ struct ActionTimes {
 };
 
 struct Replayed {
-  double seconds = 0;        // until the last result is handed out
+  double seconds = 0;        // until the last result is emitted
   std::vector<double> busy;  // [stages]: seconds of forwards and heads
 };
 
@@ -33,8 +33,8 @@ Replayed replay(PipelineShape shape, int64_t micro_batches, const ActionTimes& t
 // The micro-batches of a long job that are replayed once and twice: whole groups, so that one like the other follows
 // when the pipeline is full.
 inline int64_t replayed_part(PipelineShape shape) { return 4 * Schedule::smallest_group(shape); }
-// The seconds of a job of so many micro-batches of `tokens` tokens each, the last of which has `last_tokens`, as its
-// schedule is replayed; of a long one, a part is replayed that stands for the rest.
+// The seconds of a job of `micro_batches` micro-batches of `tokens` tokens each, the last of which has `last_tokens`,
+// by a replay of its schedule; of a long job, a part is replayed that stands for the rest.
 double pipeline_seconds(const PipelineCosts& costs, int64_t micro_batches, int64_t tokens, int64_t last_tokens);
 
 }  // namespace lfm2
