@@ -1,6 +1,6 @@
 // Hidden states by the copy engines of GPUs of one host, into the other GPU's memory (CUDA IPC). No SM waits or takes
-// part in the transfer, and a copy runs at the speed of the link. Free of CUDA headers, so that stage/job can.
-// include it.
+// part in the transfer, and a copy runs at the speed of the link. Free of CUDA headers, so that stage/job
+// can include it.
 #pragma once
 
 #include <cstddef>
