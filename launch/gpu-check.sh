@@ -3,8 +3,8 @@
 # the MPI tests over NCCL, those of the channel over peer copies and over MPI, compute-sanitizer, then the full-size
 # model against transformers. Device buffers are tested where packaging/openmpi-cuda.sh was run. FOLDER (default
 # /tmp/lfm2-gpu-check) takes about 40 GB. LFM2_SKIP names parts to leave out, of "build cuda nccl peer mpi sanitizer
-# full-size"; where "build" is left out, build/cuda is taken as it is, which may come from another machine whose paths
-# were the same. LFM2_CMAKE_OPTIONS holds further options for CMake, and LFM2_TEST_PRESET another preset: cuda-sm80. With
+# full-size"; where "build" is left out, the build of the preset is used as it is, also one from another machine with the
+# same paths. LFM2_CMAKE_OPTIONS holds further options for CMake, and LFM2_TEST_PRESET another preset: cuda-sm80. With
 # four GPUs the checks of one GPU run side by side, the MPI tests after them, and the headline job alone at the end.
 set -u
 cd "$(dirname "$0")/.." || exit

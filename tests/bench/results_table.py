@@ -6,7 +6,8 @@
     results_table.py --write docs/performance.md        # puts the tables into the page
     results_table.py --merge MACHINE COMMIT NEW.jsonl   # takes new lines of gpu_jobs.py, cpu_peers.py --json or a bench into MACHINE's file
 
-Each line of a file is one measurement and has the commit that was measured. --merge replaces lines of the same name and keeps the others.
+Each line of a file is one measurement and has the commit that was measured. --merge replaces lines of the same name and keeps the others;
+NEW.jsonl has one line for each name.
 """
 import argparse
 import json
@@ -147,16 +148,20 @@ def merge(machine, commit, new):
     added = {}
     for text in pathlib.Path(new).read_text().splitlines():
         line = json.loads(text) | {"commit": commit}
-        state = line.get("run", "").split(";")[0]
         line.pop("llama_tried", None)
         line.pop("system_info", None)
-        if added.setdefault(key(line), (state, line))[0] != state:
-            sys.exit(f"{new}: {key(line)} is of the programs '{added[key(line)][0]}' and '{state}', expected one")
-        added[key(line)] = state, line
-    lines = {key(line): line for line in (read(path) if path.exists() else [])} | {name: line for name, (_, line) in added.items()}
+        if key(line) in added:
+            sys.exit(f"{new}: two lines of {key(line)}, expected one: the median of the rounds of one program")
+        added[key(line)] = line
+    lines = {key(line): line for line in (read(path) if path.exists() else [])} | added
     path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines.values()))
-    read(path)
+    beside = path.with_suffix(".new")
+    beside.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines.values()))
+    try:
+        read(beside)  # refuses a commit that is none
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def main():

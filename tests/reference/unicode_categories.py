@@ -4,7 +4,7 @@
 
 The categories are measured, one \\p{…} after the other over every code point, because the Unicode version that `tokenizers` was built with decides
 which ids a text gets. Also checks what src/text says in words: which code points are whitespace (\\s), which make up words (\\w of the added tokens'
-`single_word`), and which match an ASCII letter whose case does not matter. Needs `pip install tokenizers==0.23.3` and clang-format.
+`single_word`), and which match an ASCII letter whose case does not matter. Needs `pip install tokenizers==0.23.3`; takes some minutes.
 """
 import pathlib, string, sys, textwrap
 import tokenizers
@@ -24,7 +24,7 @@ namespace lfm2 {{
 namespace {{
 
 // Code points from 0 on: a run of n with the category c is n * 32 + c. A run of kAlternating is Lu, Ll, Lu, Ll, …
-// clang-format would put them into columns, which are twice as many lines.
+// clang-format would put them into columns, on twice the number of lines.
 // clang-format off
 constexpr uint32_t kRuns[] = {{
 """

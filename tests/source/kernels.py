@@ -60,13 +60,27 @@ def missing_heads(paths):
                 yield f"{path.relative_to(ROOT)}:{number + 1}: the kernel's head lacks \"{absent[0]}\""
 
 
+def bodies_before_kernel(lines):
+    """The numbers of lines before the first kernel in which the body of a function begins; methods of one line may stand there."""
+    first = next((number for number, line in enumerate(lines) if "__global__" in line and not line.lstrip().startswith("//")), 0)
+    for number, line in enumerate(lines[:first]):
+        body = r"\)[^;]*\{" if re.match(r"\w", line) else r"\).*\{$"
+        if re.search(body, line) and not re.match(r"\s*(//|struct|class|enum|namespace)", line):
+            yield number + 1
+
+
 def late_kernels(paths):
     for path in paths:
-        lines = path.read_text().splitlines()
-        first = next((number for number, line in enumerate(lines) if "__global__" in line and not line.lstrip().startswith("//")), 0)
-        for number, line in enumerate(lines[:first]):
-            if re.search(r"\).*\{$", line) and not re.match(r"\s*(//|struct|class|enum|namespace)", line):
-                yield f"{path.relative_to(ROOT)}:{number + 1}: a function's body before the first kernel: declare it here, define it after the kernel"
+        for number in bodies_before_kernel(path.read_text().splitlines()):
+            yield f"{path.relative_to(ROOT)}:{number}: a function's body before the first kernel: declare it here, define it after the kernel"
+
+
+# Lines of a file, and how many of them begin a body before the kernel.
+PLANTED = [
+    (["__device__ int f(int x) { return x; }", "__global__ void k() {}"], 1),
+    (["__device__ int f(int x) {", "  return x;", "}", "__global__ void k() {}"], 1),
+    (["struct S {", "  __device__ int f() const { return 1; }", "};", "__device__ int f(int x);", "__global__ void k() {}", "int f() {"], 0),
+]
 
 
 def main():
@@ -75,6 +89,8 @@ def main():
     kernels = sum(path.read_text().count("__global__ void") for path in paths)
     if len(names) < 20 or kernels < 40:
         sys.exit(f"Only {len(names)} operators and {kernels} kernels found: this script no longer reads the source")
+    if any(len([*bodies_before_kernel(lines)]) != count for lines, count in PLANTED):
+        sys.exit("bodies_before_kernel() does not find what was planted")
     found = [*missing_files(names), *unlisted_tests(), *missing_heads(paths), *late_kernels(path for path in paths if path.suffix == ".cu")]
     print("\n".join(found) or f"{len(names)} operators have their files and tests, {kernels} kernels their heads")
     return 1 if found else 0

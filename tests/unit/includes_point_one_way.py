@@ -9,13 +9,14 @@ import pathlib, re, sys, tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # What a folder may include from: folders, single headers, and itself. Rows of src/stage include from rows above their own.
-BASE = ["base", "base/json", "base/options"]
-KERNELS = [*BASE, "kernels"]
+BASE = ["base", "base/json"]
+KERNELS = ["base", "kernels"]
+ENGINE = [*BASE, "kernels"]
 ALLOWED = {
     "base": ["base/json"],
     "base/json": ["base"],
     "base/options": ["base"],
-    "kernels": BASE,
+    "kernels": ["base"],
     "kernels/cpu/simd": KERNELS,
     "kernels/cpu": KERNELS + ["kernels/cpu/simd"],
     "kernels/reference": KERNELS,
@@ -28,24 +29,24 @@ ALLOWED = {
     "kernels/cuda/fused": KERNELS + [*(f"kernels/cuda/{folder}" for folder in ("common", "ptx", "gemm", "attention", "rows", "experts"))],
     "kernels/cuda/sampling": KERNELS + ["kernels/cuda/common", "kernels/cuda/ptx"],
     "kernels/cuda": KERNELS + [*(f"kernels/cuda/{folder}" for folder in ("common", "gemm", "attention", "rows", "experts", "fused", "sampling"))],
-    "operators": BASE,
-    "operators/cuda": [*BASE, "operators", "kernels/cuda/common"],  # element types alone: everything else there is its own
-    "operators/tests": [*BASE, "operators", "support"],
+    "operators": ["base"],
+    "operators/cuda": ["base", "operators", "kernels/cuda/common"],  # element types alone: everything else there is its own
+    "operators/tests": ["base", "operators", "support"],
     "comm": KERNELS,
     "comm/gpu": KERNELS + ["kernels/cuda", "kernels/cuda/common", "comm"],
-    "stage/hdf5": KERNELS,
-    "stage/model": KERNELS,
-    "stage/shards": KERNELS + ["stage/hdf5", "stage/model"],
+    "stage/hdf5": ENGINE,
+    "stage/model": ENGINE,
+    "stage/shards": ENGINE + ["stage/hdf5", "stage/model"],
     "stage/io/lines": BASE,
-    # Requests and answers as JSON: of the engine it knows two headers, and no job, no files and no transport.
+    # Requests and answers as JSON: of the engine it knows three headers and what they include, and no job, no files and no transport.
     "openai": BASE + ["kernels/sampling.h", "stage/pipeline/request.h", "stage/pipeline/completion.h", "text", "text/unicode"],
-    "stage/io/samples": KERNELS,
-    "stage/io": KERNELS + ["openai", "stage/pipeline/completion.h", "stage/pipeline/request_source.h", "stage/hdf5", "stage/model", "stage/io/lines", "stage/io/samples", "text"],  # results need no shards
-    "stage/pipeline": KERNELS + ["comm", "stage/model"],
-    "stage/scoring": KERNELS + ["comm", "stage/model", "stage/io", "stage/io/samples", "stage/pipeline"],
-    "stage/scoring/planning": KERNELS + ["comm", "stage/model", "stage/io", "stage/io/samples", "stage/pipeline", "stage/scoring"],
+    "stage/io/samples": ENGINE,
+    "stage/io": ENGINE + ["openai", "stage/pipeline/completion.h", "stage/pipeline/request_source.h", "stage/hdf5", "stage/model", "stage/io/lines", "stage/io/samples", "text"],  # results need no shards
+    "stage/pipeline": ENGINE + ["comm", "stage/model"],
+    "stage/scoring": ENGINE + ["comm", "stage/model", "stage/io", "stage/io/samples", "stage/pipeline"],
+    "stage/scoring/planning": ENGINE + ["comm", "stage/model", "stage/io", "stage/io/samples", "stage/pipeline", "stage/scoring"],
     # Scoring and generation never include each other.
-    "stage/generation": KERNELS + ["comm", "stage/model", "stage/pipeline", "text"],
+    "stage/generation": ENGINE + ["comm", "stage/model", "stage/pipeline", "text"],
 }
 JINJA = [*BASE, "text/jinja/values"]
 ALLOWED["text/unicode"] = BASE
@@ -62,15 +63,15 @@ ALLOWED["serve/http"] = BASE
 STAGE = ["openai", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "stage/scoring", "stage/scoring/planning",
          "stage/generation", "text"]
 # Over scoring and generation, whose figures it puts together.
-ALLOWED["stage/report"] = KERNELS + ["comm", *STAGE]
+ALLOWED["stage/report"] = ENGINE + ["comm", *STAGE]
 # "stage" is for version.h.
-ALLOWED["stage/job"] = KERNELS + ["kernels/cpu", "kernels/cuda", "kernels/cuda/common", "comm", "comm/gpu", "stage", "stage/report", *STAGE]
+ALLOWED["stage/job"] = ENGINE + ["base/options", "kernels/cpu", "kernels/cuda", "kernels/cuda/common", "comm", "comm/gpu", "stage", "stage/report", *STAGE]
 ALLOWED["stage/doctor"] = ALLOWED["stage/job"] + ["stage/job"]
 # Over a job, as a generation whose requests come from clients.
 ALLOWED["serve/page"] = ["serve/http"]
-ALLOWED["serve"] = KERNELS + ["serve/http", "serve/page", "comm", "openai", "stage", "stage/io", "stage/pipeline", "stage/job", "text"]
+ALLOWED["serve"] = ENGINE + ["serve/http", "serve/page", "comm", "openai", "stage", "stage/io", "stage/pipeline", "stage/job", "text"]
 ALLOWED["app"] = [*BASE, "comm", "serve", "stage/job", "stage/doctor"]
-TOOLS = [*KERNELS, "stage/hdf5", "stage/model", "stage/shards"]
+TOOLS = [*ENGINE, "base/options", "stage/hdf5", "stage/model", "stage/shards"]
 # A circle: model_writer makes the files of model_bin, whose layout needs a writer's types.
 ALLOWED["weights-tools/model"] = TOOLS + ["weights-tools/formats"]
 ALLOWED["weights-tools/formats"] = TOOLS + ["weights-tools/model"]
@@ -116,6 +117,8 @@ WRONG = {
     "src/kernels/cpu/a.cpp": '#include "stage/model/stage.h"',
     "src/kernels/cpu/b.cpp": '#include "kernels/cuda/cuda_backend.h"',
     "src/kernels/ops.h": "#include <cuda_runtime.h>",
+    "src/kernels/x.cpp": '#include "base/json/json.h"',
+    "src/stage/io/y.cpp": '#include "base/options/choice.h"',
     "src/comm/c.cpp": '#include "stage/io/results.h"',
     "src/comm/d.cpp": "#include <nccl.h>",
     "src/stage/model/e.cpp": '#include "stage/shards/shard_reader.h"',
