@@ -75,7 +75,7 @@ void CompletionBuilder::end_call(Choice& choice) {
   std::string text;
   for (const int32_t token : tokens)
     if (!facts_.tokenizer->is_special(token)) text += facts_.tokenizer->bytes(token);
-  if (std::optional<std::vector<serve::ToolCall>> calls = serve::parse_tool_calls(text)) {
+  if (std::optional<std::vector<ToolCall>> calls = parse_tool_calls(text)) {
     std::move(calls->begin(), calls->end(), std::back_inserter(choice.calls));
     for (const int32_t token : tokens) choice.text += choice.stream->hide(token);
   } else {
@@ -91,7 +91,7 @@ std::string CompletionBuilder::finish_reason(const Choice& choice) const {
 OrderedJson CompletionBuilder::calls_json(const Choice& choice, bool numbered) const {
   OrderedJson calls = OrderedJson::array();
   for (size_t i = 0; i < choice.calls.size(); ++i) {
-    const serve::ToolCall& call = choice.calls[i];
+    const ToolCall& call = choice.calls[i];
     OrderedJson one = OrderedJson::object();
     if (numbered) one["index"] = i;
     one["id"] = fmt::format("call-{}-{}-{}", id_, choice.completion.choice, i);

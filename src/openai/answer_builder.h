@@ -68,7 +68,7 @@ class CompletionBuilder : public AnswerBuilder {
     std::optional<AnswerStream> stream;  // nothing without a tokenizer
     std::optional<TokenOffsets> offsets;
     std::optional<std::vector<int32_t>> call;  // the tokens between those of tool calls
-    std::vector<serve::ToolCall> calls;
+    std::vector<ToolCall> calls;
     std::string text;  // of the answer; in a stream what was not sent yet
     int64_t tokens = 0, cached = 0;
     bool ended = false;

@@ -43,7 +43,7 @@ std::vector<std::string> stop_strings_of(FieldReader& fields) {
 }  // namespace
 
 SamplingOverrides parse_generation_config(std::string_view text, const std::string& what) {
-  const OrderedJson json = parse_ordered_json(text, what, LargeIntegers::kDigits);
+  const OrderedJson json = parse_json(text, what);  // the limits of a model's files
   if (!json.is_object())
     throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", what, json_excerpt(json)));
   refuse_unsupported_config(json, what);

@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/file_kind.h"
-#include "base/json/error_json.h"
 #include "base/json/large_json.h"
 #include "base/utf8.h"
 #include "openai/target.h"

@@ -8,7 +8,7 @@
 #include "base/json/json.h"
 #include "base/utf8.h"
 
-namespace lfm2::serve {
+namespace lfm2 {
 
 namespace {
 
@@ -248,4 +248,4 @@ std::optional<std::vector<ToolCall>> parse_tool_calls(std::string_view text) {
   }
 }
 
-}  // namespace lfm2::serve
+}  // namespace lfm2

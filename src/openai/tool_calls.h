@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lfm2::serve {
+namespace lfm2 {
 
 struct ToolCall {
   std::string name;
@@ -18,4 +18,4 @@ struct ToolCall {
 // object or a list of {"name", "arguments"}. Nothing where the text is neither.
 std::optional<std::vector<ToolCall>> parse_tool_calls(std::string_view text);
 
-}  // namespace lfm2::serve
+}  // namespace lfm2

@@ -108,11 +108,11 @@ void embeddings_request(std::span<const std::byte> bytes) {
 // What is taken for calls has JSON objects as arguments, which a reader of JSON takes only in UTF-8; names are in UTF-8
 // where the text is.
 void tool_calls(std::span<const std::byte> bytes) {
-  const auto calls = serve::parse_tool_calls(text_of(bytes));
+  const auto calls = parse_tool_calls(text_of(bytes));
   if (!calls) return;
   require(!calls->empty(), "no call");
   const bool is_text = is_utf8(text_of(bytes));
-  for (const serve::ToolCall& call : *calls) {
+  for (const ToolCall& call : *calls) {
     require(OrderedJson::parse(call.arguments).is_object(), "arguments that are no object");
     require(!is_text || is_utf8(call.name), "a name that is not UTF-8");
   }

@@ -17,12 +17,12 @@ namespace {
 
 void check_needs(const OptionGiven& given, const Options& options) {
   if (continues_samples(options).value_or(true)) return;
-  std::vector<std::string> names{"--stop",          "--eos",           "--ignore-eos",
-                                 "--max-sequences", "--prefill-chunk", "--cache-page"};
+  std::vector<std::string> names;
   for_each_sampling_field([&](const auto& field) { names.push_back(option_of(field.key)); });
-  for (const std::string& name : names)  // random samples have seeds, too
-    if (name != "--seed" && given(name.c_str()))
-      throw Error(ExitCode::kUsage, fmt::format("{} requires --generate (see --help)", name));
+  std::erase(names, "--seed");  // random samples have seeds, too
+  names.insert(names.end(), {"--stop", "--eos", "--ignore-eos", "--max-sequences", "--prefill-chunk", "--cache-page"});
+  for (const std::string& name : names)
+    if (given(name.c_str())) throw Error(ExitCode::kUsage, fmt::format("{} requires --generate (see --help)", name));
 }
 
 void check_alone(const OptionGiven& given, const std::string& option, const std::string& results,

@@ -135,36 +135,39 @@ void add_sample_options(CLI::App& app, Options& options) {
               std::numeric_limits<double>::max());
 }
 
-// An option that sets a field of the rule, and whose default is the rule's own.
+// The option of a sampling field: its name, range and default are the field's. No integer is negative.
 template <class T>
-void add_rule(CLI::App& app, const std::string& name, std::optional<T>& target, T standard,
-              const std::string& description, T least, T most) {
-  add_number(app, name, target, description, least, most)->default_str(fmt::format("{}", standard));
+void add_rule(CLI::App& app, SamplingOverrides& sampling, std::optional<T> SamplingOverrides::*said,
+              const std::string& description) {
+  for_each_sampling_field([&](const auto& field) {
+    if constexpr (std::is_same_v<decltype(field.said), std::optional<T> SamplingOverrides::*>) {
+      if (field.said != said) return;
+      const auto least = std::integral<T> ? std::max<decltype(field.least)>(0, field.least) : field.least;
+      add_number(app, option_of(field.key), sampling.*said, description, static_cast<T>(least),
+                 static_cast<T>(field.most))
+          ->default_str(fmt::format("{}", SamplingRule().*field.rule));
+    }
+  });
 }
 
 void add_generation_options(CLI::App& app, Options& options) {
   GenerationOptions& generation = options.generation;
   SamplingOverrides& sampling = generation.sampling;
-  const SamplingRule standard;
   add_number(app, "--generate", sampling.max_new, "Continue each sample by up to N tokens instead of scoring it", 1,
              kMaxCount)
       ->type_name("N");
-  add_rule(app, "--temperature", sampling.temperature, standard.temperature,
-           "0: always the likeliest token; above: draw", 0.0f, 1e6f);
-  add_rule(app, "--top-k", sampling.top_k, standard.top_k, "Draw from the K likeliest tokens only; 0: from all",
-           int64_t{0}, kMaxCount);
-  add_rule(app, "--top-p", sampling.top_p, standard.top_p,
-           "Draw from the likeliest tokens that together have probability P", 0.0f, 1.0f);
-  add_rule(app, "--min-p", sampling.min_p, standard.min_p,
-           "Draw from the tokens that are at least P times as likely as the likeliest", 0.0f, 1.0f);
-  add_rule(app, "--repetition-penalty", sampling.repetition_penalty, standard.repetition_penalty,
-           "Divide the logits of tokens that stood before by X, and multiply negative ones; 1: none", 0.01f, 100.0f);
-  add_rule(app, "--presence-penalty", sampling.presence_penalty, standard.presence_penalty,
-           "Lower the logits of tokens that were generated before by X", -2.0f, 2.0f);
-  add_rule(app, "--frequency-penalty", sampling.frequency_penalty, standard.frequency_penalty,
-           "Lower the logits of tokens by X for each time that they were generated before", -2.0f, 2.0f);
-  add_rule(app, "--min-tokens", sampling.min_tokens, standard.min_tokens, "No text ends before it has N tokens",
-           int32_t{0}, INT32_MAX);
+  add_rule(app, sampling, &SamplingOverrides::temperature, "0: always the likeliest token; above: draw");
+  add_rule(app, sampling, &SamplingOverrides::top_k, "Draw from the K likeliest tokens only; 0: from all");
+  add_rule(app, sampling, &SamplingOverrides::top_p, "Draw from the likeliest tokens that together have probability P");
+  add_rule(app, sampling, &SamplingOverrides::min_p,
+           "Draw from the tokens that are at least P times as likely as the likeliest");
+  add_rule(app, sampling, &SamplingOverrides::repetition_penalty,
+           "Divide the logits of tokens that stood before by X, and multiply negative ones; 1: none");
+  add_rule(app, sampling, &SamplingOverrides::presence_penalty,
+           "Lower the logits of tokens that were generated before by X");
+  add_rule(app, sampling, &SamplingOverrides::frequency_penalty,
+           "Lower the logits of tokens by X for each time that they were generated before");
+  add_rule(app, sampling, &SamplingOverrides::min_tokens, "No text ends before it has N tokens");
   add_numbers(app, "--eos", sampling.eos_tokens, "Token ids that end a text; default: the model's own", 0,
               kMaxCount - 1)
       ->type_name("ID,ID,...");

@@ -62,7 +62,21 @@ TEST(GenerationConfigTest, Values) {
   EXPECT_EQ(parse(R"({"temperature": 0.7, "do_sample": false})").temperature, 0.0f);
   EXPECT_EQ(parse(R"({"temperature": 0.7})").temperature, 0.7f);
   EXPECT_EQ(parse(R"({"top_k": 0})").top_k, 0);
+  const auto floats = parse(R"({"top_k": 50.0, "max_new_tokens": 77.0, "min_new_tokens": 3.0, "eos_token_id": [2.0]})");
+  EXPECT_EQ(floats.top_k, 50);
+  EXPECT_EQ(floats.max_new, 77);
+  EXPECT_EQ(floats.min_tokens, 3);
+  EXPECT_EQ(floats.eos_tokens, std::vector<int32_t>{2});
   EXPECT_FALSE(parse(R"({"max_new_tokens": 0})").max_new);
+}
+
+TEST(GenerationConfigTest, HasTheLimitsOfAModelsFiles) {
+  const auto nested = [](size_t levels) {
+    return R"({"other": )" + std::string(levels, '[') + std::string(levels, ']') + "}";
+  };
+  expect_silent(parse(nested(15)));
+  EXPECT_NE(refusal(nested(16)), "accepted");
+  EXPECT_NE(refusal(R"({"top_k": 1, "top_k": 1})"), "accepted");
 }
 
 TEST(GenerationConfigTest, Refusals) {

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "openai/sample_rules.h"
-
 namespace lfm2::test {
 namespace {
 
