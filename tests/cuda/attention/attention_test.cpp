@@ -41,6 +41,8 @@ TEST_F(CudaAttentionTest, LongSamplesAgainstTheirSpecification) {
       std::vector<int64_t> chosen = {0, 63, 64, tokens - 65, tokens - 64, tokens - 2, tokens - 1};
       for (int64_t token = 97; tokens < 10000 && token < tokens; token += 97) chosen.push_back(token);
       if (tokens > 30001) chosen.push_back(30001);
+      for (size_t sample = 1; sample < lengths.size(); ++sample)  // both sides of each border
+        for (const int64_t side : {-1, 0}) chosen.push_back(static_cast<int64_t>(packed.starts[sample]) + side);
       for (const int64_t token : chosen) {
         SCOPED_TRACE(fmt::format("{}, token {} of {}", name(act), token, tokens));
         const auto position = (*packed.host_positions)->as<int32_t>()[token];

@@ -57,9 +57,10 @@ inline int device_attribute(cudaDeviceAttr attribute) {
   CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, device));
   return value;
 }
-// Whether this file's kernels run as code of sm_90 or later: as its own code, not as that of sm_80, which later GPUs
-// compile from PTX.
-inline bool has_clusters() {
+// Whether this file's kernels run as code that was compiled for this GPU's generation, sm_90 or later. PTX of an
+// earlier generation, sm_80 or sm_90, has none of it. Static, because files may be compiled for different
+// architectures.
+static inline bool has_clusters() {
   constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};
   const int major = device_attribute(cudaDevAttrComputeCapabilityMajor);
   return major >= 9 && std::any_of(std::begin(kArchitectures), std::end(kArchitectures),

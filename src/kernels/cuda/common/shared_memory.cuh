@@ -8,8 +8,11 @@
 namespace lfm2 {
 
 // What a block may have, static and dynamic, on every architecture that this file is compiled for: 163 KB on sm_80,
-// 227 KB from sm_90 on.
+// 227 KB from sm_90 on. A build for both gives an H200 the smaller layouts of an A100.
 constexpr int kMaxSharedBytes = (std::min({__CUDA_ARCH_LIST__}) >= 900 ? 227 : 163) * 1024;
+
+// What a block may have without allow_shared_bytes().
+constexpr int kSharedBytesUnasked = 48 * 1024;
 
 // Allows launches of `kernel` with `used` bytes of dynamic shared memory, at most `bytes`. The test shared_memory finds
 // kernel and bytes in the name of this function, and adds the kernel's static shared memory.

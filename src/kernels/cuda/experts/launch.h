@@ -46,7 +46,7 @@ struct NormRouteArgs {
 };
 constexpr int kMaxRouteBlocks = 128;
 constexpr int64_t kRouteExchangeBytes = kMaxRouteBlocks * 32 + 1;
-struct NormRouteResult {
+struct [[nodiscard]] NormRouteResult {
   bool grouped;  // the assignments are, and their rows scattered; if not, the caller does so
   Visible routing;
 };

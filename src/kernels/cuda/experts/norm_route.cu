@@ -5,6 +5,8 @@
 #include <type_traits>
 
 #include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/common/limits.h"
+#include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/experts/gate_product.cuh"
 #include "kernels/cuda/experts/group_blocks.cuh"
 #include "kernels/cuda/experts/launch.h"
@@ -388,6 +390,7 @@ NormRouteResult launch_norm_route(cudaStream_t stream, const NormRouteArgs& args
 
   launch_rms_norm(stream, args.x, args.norm_weight, args.eps, args.tokens, args.hidden, args.normed, act);
   const bool vector = args.hidden % kOctet == 0 && on_16_bytes(args.normed) && on_16_bytes(args.gate.data);
+  static_assert(2 * kAnyTokens * kMaxExperts * sizeof(float) <= kSharedBytesUnasked);
   const int shared_bytes = 2 * kAnyTokens * args.experts * static_cast<int>(sizeof(float));
   with_device_type(act, [&](auto zero) {
     launch_dependent("norm_route_any_kernel", norm_route_any_kernel<decltype(zero)>,

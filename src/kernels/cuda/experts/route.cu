@@ -1,6 +1,8 @@
 // route: which experts each token goes to, and with which weights, from its logits.
 #include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/common/device_types.cuh"
+#include "kernels/cuda/common/limits.h"
+#include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/experts/choose_experts.cuh"
 #include "kernels/cuda/experts/launch.h"
 
@@ -59,6 +61,7 @@ Visible launch_route(cudaStream_t stream, const RouteArgs& args) {
   if (args.tokens == 0) return Visible::kAfterWait;
   const bool few = args.experts <= 64 && args.top_k <= kMaxChoices;
   const auto kernel = !few ? route_kernel : args.experts <= 32 ? route_few_kernel<1> : route_few_kernel<2>;
+  static_assert(kRouteWarps * 2 * kMaxExperts * sizeof(float) <= kSharedBytesUnasked);
   const int shared_bytes = few ? 0 : kRouteWarps * 2 * args.experts * static_cast<int>(sizeof(float));
   launch_dependent("route_kernel", kernel, {ceil_divide(args.tokens, kRouteWarps), kRouteWarps * 32, shared_bytes},
                    stream, args);

@@ -1,5 +1,6 @@
 // Matrix products of bf16 and fp16 on tensor cores (mma.sync), dense and grouped. Each output is summed over k in steps
 // of 16 in order, whatever the tile, so the bits of a row do not depend on the rows beside it.
+#include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/gemm/gemm_tile.cuh"
 #include "kernels/cuda/ptx/mma.cuh"
 

@@ -7,6 +7,7 @@
 // Against fp64 the error is a quarter of plain fp32's (docs/performance.md). The order of the sum depends on k alone,
 // so the bits of a row do not depend on the rows beside it. Sums that planes may have got wrong are computed again
 // (gemm_planes.cuh).
+#include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/gemm/gemm_planes.cuh"
 #include "kernels/cuda/gemm/gemm_tile.cuh"
 #include "kernels/cuda/ptx/mma.cuh"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "kernels/cuda/common/device_types.cuh"
-#include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/gemm/launch.h"
 #include "kernels/cuda/ptx/mma.cuh"
 
@@ -17,12 +16,13 @@ struct BasicTilePlace {
 using TilePlace = BasicTilePlace<int64_t>;
 
 // Tiles are counted group by group, then column by column, then row by row, so that blocks that run together share the
-// same columns of w. The grid is sized for the worst split of the rows over the groups; blocks behind the last tile
-// have nothing to do. Every warp finds the place by itself, with a prefix sum over the groups, 32 at a time.
+// same columns of w. `index` is the number of a tile in that order. Where each block has one tile, the grid is sized
+// for the worst split of the rows over the groups, and blocks past the last tile have nothing to do. Every warp finds
+// the place by itself, with a prefix sum over the groups, 32 at a time.
 template <class Int = int64_t>
 __device__ inline BasicTilePlace<Int> find_tile(const GemmArgs& args, GemmTile tile, int64_t index = blockIdx.x) {
   const Int columns = (static_cast<Int>(args.n) + tile.columns - 1) / tile.columns;
-  const auto tiles_of = [&](Int rows) { return (rows + tile.rows - 1) / tile.rows; };
+  const auto tiles_of = [&](auto rows) { return (rows + tile.rows - 1) / tile.rows; };
   const auto place_in = [&](Int first_row, Int end_row, Int local, Int group) {
     const Int rows = tiles_of(end_row - first_row);
     return BasicTilePlace<Int>{first_row + local % rows * tile.rows, end_row, local / rows * tile.columns, group};

@@ -62,7 +62,7 @@ void Products::multiply_groups(const Tensor& a, const Tensor& w, const Tensor& e
   const Product product = grouped_product(a, w, expert_offsets, out, epilogue);
   if (product.args.m == 0 || product.args.n == 0) return;
   multiply(product.path, product.args, product.problem);
-  // Where the offsets were not visible, the kernel lets the next one start behind its own wait, if at all.
+  // Where the offsets were not visible, the kernel lets the next one start only after its own wait, if at all.
   if (expert_offsets) routing_visible_ = Visible::kBeforeWait;
 }
 

@@ -40,7 +40,8 @@ class Products {
   std::optional<GemmArgs> few_grouped_rows_args(const Tensor& a, const Tensor& w, const Tensor& expert_offsets,
                                                 const Tensor& out, Epilogue epilogue) const;
 
-  // When the next kernel may read all routings: what the last launcher that wrote one, or made it visible, returned.
+  // When the next kernel may read all routings: what the last launcher that wrote one returned, or kBeforeWait after a
+  // grouped product.
   Visible routing_visible() const { return routing_visible_; }
   void set_routing_visible(Visible visible) { routing_visible_ = visible; }
 
