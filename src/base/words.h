@@ -45,14 +45,14 @@ class WordWriter {
     }
   }
   void add(const std::string& text) {
-    add(static_cast<int32_t>(text.size()));
+    add_length(text.size());
     const size_t at = words_.size();
     words_.resize(at + words_of_text(text.size()));
     std::memcpy(words_.data() + at, text.data(), text.size());
   }
   template <class T>
   void add(const std::vector<T>& list) {
-    add(static_cast<int32_t>(list.size()));
+    add_length(list.size());
     if constexpr (std::is_same_v<T, int32_t>)
       words_.insert(words_.end(), list.begin(), list.end());
     else
@@ -70,6 +70,11 @@ class WordWriter {
   }
 
  private:
+  void add_length(size_t length) {
+    expect(std::in_range<int32_t>(length), "WordWriter: a list or text is too long for a message");
+    add(static_cast<int32_t>(length));
+  }
+
   std::vector<int32_t>& words_;
 };
 

@@ -46,9 +46,10 @@ class MpiGroup {
   void broadcast(void* data, size_t bytes, int root, double timeout_seconds, const char* what) const;
   std::string broadcast(const std::string& text, int root, double timeout_seconds, const char* what) const;
   std::vector<std::string> gather(const std::string& text, int root, double timeout_seconds, const char* what) const;
-  // Sends a text from rank `from` to rank `to`; both call this. Returns the text that was sent, on rank `to`.
+  // Sends a text from rank `from` to rank `to`; both call this. Returns the text that was sent on rank `to`,
+  // and `text` on all others.
   std::string pass(std::string text, int from, int to, double timeout_seconds, const char* what) const;
-  // The same three for one value that base/words.h can make words of.
+  // The same three for one value that base/words.h can make words of, whose lists and texts have lengths of 31 bits.
   template <class T>
   T broadcast_value(const T& value, int root, double timeout_seconds, const char* what) const {
     return from_bytes<T>(broadcast(to_bytes(value), root, timeout_seconds, what));

@@ -25,21 +25,18 @@ int64_t tail_rows(const GenerationPlan& plan, const ModelConfig& config, LayerRa
 
 // The arrays of the largest step.
 size_t max_array_bytes(const GenerationPlan& plan) {
-  const auto tokens = static_cast<size_t>(plan.max_tokens()),
-             sequences = static_cast<size_t>(plan.limits.max_sequences),
-             scored = static_cast<size_t>(plan.max_scored());
-  BatchArrays largest;
-  BatchArrays::Tails& tails = largest.tails;
-  for (auto* list : {&largest.positions, &largest.sequence_of, &tails.rows, &tails.positions, &tails.sequence_of})
-    list->resize(tokens);
-  for (auto* list : {&largest.offsets, &tails.offsets}) list->resize(sequences + 1);
-  for (auto* list : {&largest.states, &largest.keepers, &largest.draws}) list->resize(2 * sequences);
-  for (auto* list : {&largest.last_rows, &largest.draw_slots}) list->resize(sequences);
-  for (auto* list : {&largest.scored_rows, &largest.targets}) list->resize(scored);
-  largest.draw_rules.resize(sequences);
-  largest.hidden_rows.resize(static_cast<size_t>(plan.max_hidden()));
-  largest.page_table.resize(sequences * static_cast<size_t>(plan.table_width()));
-  return BatchTensors(largest, largest.positions, nullptr).bytes;
+  const int64_t tokens = plan.max_tokens(), sequences = plan.limits.max_sequences;
+  BatchSizes largest;
+  largest.positions = largest.sequence_of = tokens;
+  largest.tails = {.rows = tokens, .positions = tokens, .offsets = sequences + 1, .sequence_of = tokens};
+  largest.offsets = sequences + 1;
+  largest.states = largest.keepers = largest.draws = 2 * sequences;
+  largest.last_rows = largest.draw_slots = sequences;
+  largest.draw_rules = sequences * kRuleWords;
+  largest.scored_rows = largest.targets = plan.max_scored();
+  largest.hidden_rows = plan.max_hidden();
+  largest.page_table = sequences * plan.table_width();
+  return largest.bytes(tokens);
 }
 
 }  // namespace
@@ -101,12 +98,12 @@ uint64_t GenerationPlan::tail_bytes(const ModelConfig& config, LayerRange layers
 
 uint64_t GenerationPlan::prefix_bytes() const {
   if (!counts || !limits.caches.keeps_prefixes) return 0;
-  const auto sequences = static_cast<size_t>(limits.max_sequences);
-  BatchArrays largest;
-  largest.positions.resize(static_cast<size_t>(std::max(longest, limits.counted_prefixes)));
-  largest.offsets.resize(sequences + 1);
-  largest.keepers.resize(2 * sequences);
-  return BatchTensors(largest, largest.positions, nullptr).bytes;
+  const int64_t tokens = std::max(longest, limits.counted_prefixes);
+  BatchSizes largest;
+  largest.positions = tokens;
+  largest.offsets = limits.max_sequences + 1;
+  largest.keepers = 2 * limits.max_sequences;
+  return largest.bytes(tokens);
 }
 
 uint64_t GenerationPlan::adjustment_bytes(int64_t vocab) const {
@@ -185,7 +182,7 @@ BatchRows StepCompute::rows(const StepBuffer& buffer, int64_t tokens, int64_t ta
 }
 
 BatchRows StepCompute::rows(int buffer, const StepArrays& arrays) const {
-  return rows(at(buffer), arrays.tokens, arrays.tails.tokens());
+  return rows(at(buffer), arrays.tokens, arrays.tail_tokens());
 }
 
 // The stage's work between receiving a step's hidden states and sending them: embedding, layers, results.

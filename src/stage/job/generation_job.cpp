@@ -2,10 +2,8 @@
 #include "stage/job/generation_job.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "base/json/json.h"
-#include "base/standard_streams.h"
 #include "openai/sample_rules.h"
 #include "stage/model/memory_plan.h"
 
@@ -43,20 +41,21 @@ void GenerationJob::add_to_identity(Json& identity) const {
     identity["--eos" + suffix] = request.eos_tokens;
     if (!request.stop.empty()) identity["--stop" + suffix] = request.stop;
     const SamplingRule& rule = request.rule;
-    const bool draws = rule.temperature != 0 || !suffix.empty();
+    identity["--temperature" + suffix] = rule.temperature;
+    if (rule.counts())
+      identity["penalties" + suffix] = {rule.repetition_penalty, rule.presence_penalty, rule.frequency_penalty};
+    if (rule.temperature != 0 || !suffix.empty()) {  // it draws
+      identity["--seed"] = rule.seed;
+      identity["--top-k" + suffix] = rule.top_k;
+      identity["--top-p" + suffix] = rule.top_p;
+    }
+    // Any other field only where it is used, so that a new field changes no identity of jobs without it.
+    constexpr std::array kNamed{
+        "temperature", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed", "top_k", "top_p"};
     for_each_sampling_field([&](const auto& field) {
-      const std::string_view key = field.key;
-      const auto value = rule.*field.rule;
-      const std::string option = option_of(field.key);
-      if (key == "temperature") {
-        identity[option + suffix] = value;
-      } else if (key == "seed" || key == "top_k" || key == "top_p") {
-        if (draws) identity[key == "seed" ? option : option + suffix] = value;
-      } else if (key.ends_with("_penalty")) {
-        if (rule.counts()) identity["penalties" + suffix].push_back(value);
-      } else if (value != SamplingRule().*field.rule) {  // so a job without it has the identity of one before it
-        identity[option + suffix] = value;
-      }
+      if (std::find(kNamed.begin(), kNamed.end(), std::string_view(field.key)) == kNamed.end() &&
+          rule.*field.rule != SamplingRule().*field.rule)
+        identity[option_of(field.key) + suffix] = rule.*field.rule;
     });
   };
   const RequestDefaults defaults = request_defaults(job_);
@@ -228,7 +227,7 @@ Figures GenerationJob::figures() const {
   stage.cache_bytes = generator_->cache_bytes();
   stage.times = generator_->times();
   if (job_.is_first()) stage.generation = summarize(generator_->generation_times(), generator_->counts());
-  if (job_.is_last()) stage.not_finite = hash_.not_finite();
+  stage.not_finite = not_finite();
   if (job_.is_last() && job_.options.results.positions != Positions::kNone) stage.results_xxh3 = hash_.hex();
   figures.job.micro_batches = generator_->counts().steps;
   figures.job.largest_micro_batch = generator_->counts().largest_step;

@@ -24,6 +24,7 @@ class GenerationJob : public Workload {
   RunEnd run() override;
   void end_runs() override { traffic_->close(); }
   Figures figures() const override;
+  NotFinite not_finite() const override { return job_.is_last() ? hash_.not_finite() : NotFinite{}; }
 
  private:
   std::vector<double> block_seconds();  // of a step, measured; collective

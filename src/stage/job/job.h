@@ -52,6 +52,7 @@ class Workload {
   virtual RunEnd run() = 0;
   virtual void end_runs() {}  // collective
   virtual Figures figures() const = 0;
+  virtual NotFinite not_finite() const = 0;  // results of this rank, so far
 };
 
 class Traffic;

@@ -164,8 +164,14 @@ void leave_out_finished(JobFrame& job, Workload& workload) {
     job.kept.samples = job.samples->size().samples;
     job.kept.ranges = {{0, job.kept.samples}};
   }
+  FinishedRanges finished = job.kept.ranges;
   const int writer = job.pipeline.size() - 1;
-  job.samples->leave_out(job.world.broadcast_value(job.kept.ranges, writer, job.load_timeout(), "finished samples"));
+  // In place: a generation's list may have a range for every few samples.
+  const int64_t count = job.world.broadcast_value(std::ssize(finished), writer, job.load_timeout(), "finished samples");
+  finished.resize(static_cast<size_t>(count));
+  job.world.broadcast(finished.data(), finished.size() * sizeof(FinishedRanges::value_type), writer, job.load_timeout(),
+                      "finished samples");
+  job.samples->leave_out(finished);
 }
 
 ExitCode finish_without_run(JobFrame& job, Workload& workload) {
@@ -240,7 +246,7 @@ ExitCode finish_stopped(JobFrame& job, const Workload& workload, int64_t finishe
     const int64_t finished = count_finished(job, finished_here);
     NotFinite found;
     for (const NotFinite& part :
-         job.world.gather_values(workload.figures().stage.not_finite, 0, job.load_timeout(), "results not finite"))
+         job.world.gather_values(workload.not_finite(), 0, job.load_timeout(), "results not finite"))
       found.add(part);
     say_not_finite(job, found);
     if (job.world.rank() == 0)

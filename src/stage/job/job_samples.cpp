@@ -64,14 +64,14 @@ void JobSamples::pass_offsets(int to, SampleRange range, const SampleOffsets& fr
 }
 
 // Rank 0 sends the naming rank a long list in pieces, which are small beside it. An empty piece is the last.
-template <class Piece, class Make, class Add>
+template <class Make, class Add>
 void JobSamples::pass_pieces(const char* what, const Make& make, const Add& add) {
   const int writer = distribution_.naming_rank;
   const bool sends = world_.rank() == 0, receives = world_.rank() == writer;
   if (writer <= 0 || (!sends && !receives)) return;
   for (size_t number = 0;; ++number) {
-    const Piece piece =
-        world_.pass_value(sends ? make(number) : Piece(), 0, writer, distribution_.timeout_seconds, what);
+    std::string piece = sends ? make(number) : "";
+    piece = world_.pass(std::move(piece), 0, writer, distribution_.timeout_seconds, what);
     if (piece.empty()) return;
     if (receives) add(piece);
   }
@@ -79,7 +79,7 @@ void JobSamples::pass_pieces(const char* what, const Make& make, const Add& add)
 
 void JobSamples::pass_names() {
   names_ = std::exchange(samples_.names, {});
-  pass_pieces<std::string>(
+  pass_pieces(
       "sample ids", [&](size_t piece) { return names_.lines(piece * SampleNames::kPiece); },
       [&](const std::string& lines) { names_.add_lines(lines); });
 }
@@ -88,17 +88,17 @@ void JobSamples::pass_errors() {
   errors_ = std::exchange(samples_.errors, {});
   using Errors = std::vector<std::pair<int64_t, std::string>>;
   constexpr size_t kPiece = 4096;
-  pass_pieces<Errors>(
+  pass_pieces(
       "errors of lines",
       [&](size_t piece) {
         Errors errors;
         for (size_t at = piece * kPiece; at < std::min((piece + 1) * kPiece, errors_.size()); ++at)
           errors.emplace_back(errors_.sample(at), errors_.text(at));
         errors_.rest();
-        return errors;
+        return errors.empty() ? "" : to_bytes(errors);
       },
-      [&](const Errors& errors) {
-        for (const auto& [sample, text] : errors) errors_.push_back(sample, text);
+      [&](const std::string& piece) {
+        for (const auto& [sample, text] : from_bytes<Errors>(piece)) errors_.push_back(sample, text);
         errors_.rest();
       });
 }
@@ -119,7 +119,11 @@ void JobSamples::pass_rules(int to, SampleRange range) {
     const int64_t begin = numbers_[range.first], last = numbers_[range.first + range.count - 1];
     words = samples_.rules.to_words(begin, last + 1 - begin);
   }
-  words = world_.pass_value(words, 0, to, distribution_.timeout_seconds, "rules of the samples");
+  const int64_t count =
+      world_.pass_value(std::ssize(words), 0, to, distribution_.timeout_seconds, "rules of the samples");
+  if (world_.rank() == to) words.resize(static_cast<size_t>(count));
+  world_.pass(words.data(), static_cast<size_t>(count) * sizeof(int32_t), 0, to, distribution_.timeout_seconds,
+              "rules of the samples");
   if (world_.rank() == to && !words.empty()) samples_.rules = RuleTable::from_words(words);
 }
 

@@ -86,7 +86,7 @@ class JobSamples {
   bool lists(int rank) const;
   void pass_offsets(int to, SampleRange range, const SampleOffsets& from, SampleOffsets& into);
   void pass_rules(int to, SampleRange range);  // of first stages: how their samples are to be continued
-  template <class Piece, class Make, class Add>
+  template <class Make, class Add>
   void pass_pieces(const char* what, const Make& make, const Add& add);
   void pass_names();
   void pass_errors();

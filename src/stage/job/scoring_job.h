@@ -22,6 +22,7 @@ class ScoringJob : public Workload {
   RunEnd run() override;
   void end_runs() override;
   Figures figures() const override;
+  NotFinite not_finite() const override;
 
  private:
   StageTime transfer_cost() const;          // estimated
@@ -35,7 +36,6 @@ class ScoringJob : public Workload {
   double result_bytes() const;
   int64_t largest_target(const std::vector<LayerRange>& cut) const;
   JobPlan sizes_of(const std::vector<LayerRange>& cut) const;
-  NotFinite not_finite() const;
   MicroBatches::Size micro_batch_size(int64_t tokens) const;
   PipelineJob pipeline_job(int64_t tokens, int64_t max_target) const;
   void open_answers();

@@ -43,6 +43,14 @@ void append(std::vector<int32_t>& positions, std::vector<int32_t>& offsets, int6
 
 }  // namespace
 
+size_t BatchSizes::bytes(int64_t ids) const {
+  BatchTensors none;
+  size_t sum = 0;
+  for_each_array(*this, ids, none,
+                 [&](const Tensor&, int64_t values, int64_t) { sum += ArrayLayout::bytes_for(values); });
+  return sum;
+}
+
 void BatchArrays::clear() {
   tokens = singles = max_length = table_width = 0;
   std::vector<int32_t> no_ids;
@@ -85,7 +93,7 @@ BatchTensors::BatchTensors(const BatchArrays& arrays, std::span<const int32_t> o
   batch.sequences = tail.batch.sequences = arrays.sequences();
   batch.singles = arrays.singles;
   batch.max_length = tail.batch.max_length = arrays.max_length;
-  tail.batch.tokens = arrays.tails.tokens();
+  tail.batch.tokens = arrays.tail_tokens();
   if (!tail.batch.sequence_of) return;
   tail.batch.singles = batch.singles;
   tail.batch.states = batch.states;

@@ -1,7 +1,7 @@
 // The index arrays of a batch: a micro-batch of scoring or a step of a generation. Either is some sequences with a
 // past: none of a whole sample, the parts before of a long one, the cached tokens of one that grows. The arrays are
 // listed once, in for_each_array() of the source file: clearing, measuring, laying out and filling them visits that
-// list.
+// list. Sizes of the largest batch are numbers alone, because plans are measured before memory is checked.
 #pragma once
 
 #include <algorithm>
@@ -42,33 +42,42 @@ class ArrayLayout {
   size_t bytes_ = 0;
 };
 
-// On the host, as they are built.
-struct BatchArrays {
-  int64_t tokens = 0, singles = 0, max_length = 0, table_width = 0;
-  std::vector<int32_t> positions, offsets;
+// The arrays, as lists of values (BatchArrays) or as numbers of 4-byte values (BatchSizes).
+template <class Ints, class Rules>
+struct BatchLists {
+  Ints positions = {}, offsets = {};
+  int64_t table_width = 0;
   // Of sequences that continue cached ones; see Batch. `page_table` is [sequences, table_width].
-  std::vector<int32_t> sequence_of, page_table, states;
+  Ints sequence_of = {}, page_table = {}, states = {};
   // The tokens that are kept after the last attention layer, as a separate batch with the same sequences: see Tail
   // of model/tail.h. `rows` are theirs in the whole batch. Empty where all tokens are kept.
   struct Tails {
-    std::vector<int32_t> rows, positions, offsets;
-    std::vector<int32_t> sequence_of;  // where the tails continue cached sequences
-    int64_t tokens() const { return std::ssize(rows); }
-  } tails;
+    Ints rows = {}, positions = {}, offsets = {};
+    Ints sequence_of = {};  // where the tails continue cached sequences
+  } tails = {};
   // Among the tokens that are kept: the newest one of each sequence whose result is wanted.
-  std::vector<int32_t> last_rows;
+  Ints last_rows = {};
   // Of a generation, for each of last_rows: (Request::draw, number of tokens drawn before), sequence slot and sampling
   // rule.
-  std::vector<int32_t> draws, draw_slots;
-  std::vector<SamplingRule> draw_rules;
-  std::vector<int32_t> keepers;  // [sequences, 2], see Ops::count_tokens
+  Ints draws = {}, draw_slots = {};
+  Rules draw_rules = {};
+  Ints keepers = {};  // [sequences, 2], see Ops::count_tokens
   // The rows before the tokens that are scored, and these tokens; the rows whose hidden states are wanted.
-  std::vector<int32_t> scored_rows, targets, hidden_rows;
+  Ints scored_rows = {}, targets = {}, hidden_rows = {};
+};
 
+struct BatchSizes : BatchLists<int64_t, int64_t> {
+  size_t bytes(int64_t ids) const;  // of the arrays, with so many token ids
+};
+
+// On the host, as they are built.
+struct BatchArrays : BatchLists<std::vector<int32_t>, std::vector<SamplingRule>> {
+  int64_t tokens = 0, singles = 0, max_length = 0;
+
+  int64_t tail_tokens() const { return std::ssize(tails.rows); }
   int64_t sequences() const { return std::max<int64_t>(0, std::ssize(offsets) - 1); }
-  bool cut() const { return tails.tokens() > 0; }
   // The tokens after the last attention layer.
-  int64_t tokens_left() const { return cut() ? tails.tokens() : tokens; }
+  int64_t tokens_left() const { return tail_tokens() > 0 ? tail_tokens() : tokens; }
 
   // Adds the next `count` tokens of a sequence, after `past` others. With caches: `pages` are those of the sequence,
   // and its convolutions read the row `before` of their states and write the row `after`.

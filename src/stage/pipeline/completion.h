@@ -20,7 +20,15 @@ enum class FinishReason : uint8_t {
   kError    // the model's results are not finite: there is no next token, or no answer to what is asked of the prompt
 };
 constexpr std::string_view name(FinishReason reason) {
-  return reason == FinishReason::kStop ? "stop" : reason == FinishReason::kLength ? "length" : "error";
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kError:
+      break;
+  }
+  return "error";
 }
 // What clients are told of kError.
 inline constexpr const char* kNotFiniteError = "the model's results are not finite (NaN or infinity)";

@@ -24,10 +24,22 @@ class Lines {
     for (const TraceEvent& event : events) buffers_ = std::max(buffers_, event.buffer + 1);
   }
   int of(const TraceEvent& event) const {
-    if (event.kind == TraceKind::kSend) return kFirstSend + event.buffer;
-    if (event.kind == TraceKind::kWait) return kFirstSend + buffers_;
-    if (event.kind == TraceKind::kOutput) return kFirstSend + buffers_ + 1;
-    return event.kind == TraceKind::kRun ? 0 : event.kind == TraceKind::kReceive ? 1 : 2;
+    switch (event.kind) {
+      case TraceKind::kRun:
+        return 0;
+      case TraceKind::kReceive:
+        return 1;
+      case TraceKind::kCompute:
+      case TraceKind::kHead:
+        return 2;
+      case TraceKind::kSend:
+        return kFirstSend + event.buffer;
+      case TraceKind::kWait:
+        return kFirstSend + buffers_;
+      case TraceKind::kOutput:
+        return kFirstSend + buffers_ + 1;
+    }
+    return 0;
   }
   std::vector<std::string> names() const {
     std::vector<std::string> names{"run", "receive", "compute"};
@@ -41,6 +53,32 @@ class Lines {
   int buffers_ = kBuffers;
 };
 
+const char* wait_name(Phase phase) {
+  switch (phase) {
+    case Phase::kReceive:
+      return "wait for arrival of";
+    case Phase::kSend:
+      return "wait until taken:";
+    case Phase::kStep:
+      return "wait for announcement of";
+    case Phase::kTokens:
+      return "wait for tokens for";
+    case Phase::kWrite:
+      return "wait for output of";
+    case Phase::kIdle:
+    case Phase::kStart:
+    case Phase::kRead:
+    case Phase::kLoad:
+    case Phase::kPrepare:
+    case Phase::kConnect:
+    case Phase::kCompute:
+    case Phase::kMeet:
+    case Phase::kEnd:
+      break;
+  }
+  return "wait for computation of";
+}
+
 const char* name_of(const TraceEvent& event) {
   switch (event.kind) {
     case TraceKind::kCompute:
@@ -51,21 +89,14 @@ const char* name_of(const TraceEvent& event) {
       return "send";
     case TraceKind::kReceive:
       return "receive";
+    case TraceKind::kWait:
+      return wait_name(event.phase);
     case TraceKind::kOutput:
       return "output";
     case TraceKind::kRun:
       return "run";
-    case TraceKind::kWait:
-      break;
   }
-  constexpr std::pair<Phase, const char*> kWaits[] = {{Phase::kReceive, "wait for arrival of"},
-                                                      {Phase::kSend, "wait until taken:"},
-                                                      {Phase::kStep, "wait for announcement of"},
-                                                      {Phase::kTokens, "wait for tokens for"},
-                                                      {Phase::kWrite, "wait for output of"}};
-  for (const auto& [phase, name] : kWaits)
-    if (event.phase == phase) return name;
-  return "wait for computation of";
+  return "?";
 }
 
 // Of the transfer that a send or a receive is part of: equal on both sides of an edge, and of no other transfer.

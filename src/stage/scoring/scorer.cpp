@@ -17,18 +17,19 @@ namespace {
 // The arrays of the largest micro-batch. For each token: its id, its position, its row in the tail and its position
 // there. For each sample: two lists of offsets and its last row. For each scored token: its row and its id.
 size_t max_array_bytes(const BatchPlan& plan) {
-  const auto tokens = static_cast<size_t>(plan.max_tokens), samples = static_cast<size_t>(plan.max_samples);
-  BatchArrays largest;
-  for (auto* list : {&largest.positions, &largest.tails.rows, &largest.tails.positions}) list->resize(tokens);
-  for (auto* list : {&largest.offsets, &largest.tails.offsets}) list->resize(samples + 1);
-  for (auto* list : {&largest.scored_rows, &largest.targets}) list->resize(static_cast<size_t>(plan.max_scored));
-  largest.last_rows.resize(samples);
+  const int64_t tokens = plan.max_tokens, samples = plan.max_samples;
+  BatchSizes largest;
+  largest.positions = tokens;
+  largest.offsets = samples + 1;
+  largest.tails = {.rows = tokens, .positions = tokens, .offsets = samples + 1};
+  largest.scored_rows = largest.targets = plan.max_scored;
+  largest.last_rows = samples;
   if (plan.longest_in_parts > 0) {
-    largest.sequence_of.resize(tokens);
-    largest.page_table.resize(static_cast<size_t>(shape_of_caches(plan.longest_in_parts).pages));
-    largest.states.resize(2);
+    largest.sequence_of = tokens;
+    largest.page_table = shape_of_caches(plan.longest_in_parts).pages;
+    largest.states = 2;
   }
-  return BatchTensors(largest, largest.positions, nullptr).bytes;
+  return largest.bytes(tokens);
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ TEST(SequenceTableTest, TailsOfPrompts) {
         .slot = slot, .prompt = prompt, .known = prompt, .request = {.sample = slot, .max_new = 9}, .pages = {page}};
   };
   table.apply({.admitted = {admission(0, 1, 0), admission(1, 3, 1)}, .entries = {{0, 1}, {1, 3}}}, 1, arrays);
-  EXPECT_FALSE(arrays.cut());
+  EXPECT_EQ(arrays.tail_tokens(), 0);
   EXPECT_EQ(arrays.tokens_left(), 4);
   table.apply({.admitted = {admission(2, 9, 2), admission(3, 5, 3)}, .entries = {{0, 1}, {2, 4}, {3, 2}, {1, 1}}}, 1,
               arrays);
@@ -61,7 +61,7 @@ TEST(SequenceTableTest, TailsOfPrompts) {
   Admission asked = admission(1, 5, 4);
   asked.request.hidden = Hidden::kMean;
   table.apply({.released = {1}, .admitted = {asked}, .entries = {{0, 1}, {1, 5}}}, 1, arrays);
-  EXPECT_FALSE(arrays.cut());
+  EXPECT_EQ(arrays.tail_tokens(), 0);
   EXPECT_EQ(arrays.last_rows, (Ints{0, 5}));
   EXPECT_THROW(SequenceTable({.slots = 2, .pages = 2, .page = 4, .keeps_prefixes = true}, 3), Error);
 }
@@ -102,6 +102,10 @@ TEST(SequenceTableTest, APrefixIsOfWholePages) {
   EXPECT_EQ(arrays.prefixes.positions, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7}));
   EXPECT_EQ(arrays.prefixes.offsets, (std::vector<int32_t>{0, 8}));
   EXPECT_EQ(arrays.prefixes.keepers, (std::vector<int32_t>{1, 10}));
+  SequenceTable both = table;
+  both.apply({.entries = {{1, 1}, {0, 1}}, .counted = {20}}, 4, arrays);
+  EXPECT_EQ(arrays.counted,
+            (std::vector<int32_t>{20, 0}));  // as long as the ids, also where the last ones do not count
   table.apply({.entries = {{1, 1}}, .counted = {20}}, 4, arrays);
   EXPECT_EQ(arrays.states, (std::vector<int32_t>{2, 3}));
   EXPECT_TRUE(arrays.prefixes.ids.empty());
