@@ -22,12 +22,19 @@ size_t json_bytes(std::string_view text, bool ascii) {
   return bytes;
 }
 
+void append_unit(std::string& out, uint32_t unit) {
+  char text[] = "\\u0000";
+  for (int i = 5; i >= 2; --i, unit >>= 4) text[i] = "0123456789abcdef"[unit & 15];
+  out.append(text, 6);
+}
+
 void append_json_text(Heap& heap, std::string& out, std::string_view text, bool ascii) {
   heap.charge_bytes(text.size());
   heap.charge_memory(json_bytes(text, ascii));
   out += '"';
-  const auto unit = [&](uint32_t value) { fmt::format_to(std::back_inserter(out), "\\u{:04x}", value); };
   for (size_t at = 0; at < text.size();) {
+    at = append_plain(out, text, at);
+    if (at == text.size()) break;
     const size_t begin = at;
     const char32_t c = next_character(text, at);
     if (c == '"' || c == '\\') {
@@ -38,10 +45,10 @@ void append_json_text(Heap& heap, std::string& out, std::string_view text, bool 
                c < 0x20 && escape != std::string_view::npos) {
       (out += '\\') += "btnfr"[escape];
     } else if (c < 0x10000) {
-      unit(c);
+      append_unit(out, c);
     } else {
-      unit(0xd800 + ((c - 0x10000) >> 10));
-      unit(0xdc00 + ((c - 0x10000) & 0x3ff));
+      append_unit(out, 0xd800 + ((c - 0x10000) >> 10));
+      append_unit(out, 0xdc00 + ((c - 0x10000) & 0x3ff));
     }
   }
   out += '"';

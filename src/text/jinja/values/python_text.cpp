@@ -95,6 +95,14 @@ LineEnd find_line_end(std::string_view text, size_t at) {
   return {at, at};
 }
 
+size_t append_plain(std::string& out, std::string_view text, size_t at) {
+  size_t end = at;
+  const auto plain = [](char c) { return c >= ' ' && c < 0x7f && c != '"' && c != '\'' && c != '\\'; };
+  while (end < text.size() && plain(text[end])) ++end;
+  out += text.substr(at, end - at);
+  return end;
+}
+
 void append_code(std::string& out, char32_t character) {
   const auto code = static_cast<uint32_t>(character);
   if (code < 0x100)
@@ -110,6 +118,8 @@ void append_repr(std::string& out, std::string_view text) {
   const char quote = has_single && text.find('"') == std::string_view::npos ? '"' : '\'';
   out += quote;
   for (size_t at = 0; at < text.size();) {
+    at = append_plain(out, text, at);
+    if (at == text.size()) break;
     const size_t begin = at;
     const char32_t c = next_character(text, at);
     if (c == static_cast<unsigned char>(quote) || c == '\\')

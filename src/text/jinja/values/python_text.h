@@ -32,6 +32,9 @@ struct LineEnd {
 };
 LineEnd find_line_end(std::string_view text, size_t at);
 
+// Appends the printable ASCII at `at`, up to a quote or a backslash, and returns where it ends: long texts are copied
+// in runs.
+size_t append_plain(std::string& out, std::string_view text, size_t at);
 // \xe9, \u20ac or \U0001f30d
 void append_code(std::string& out, char32_t character);
 // repr(text): in quotes, with escapes.
