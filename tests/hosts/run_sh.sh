@@ -43,9 +43,9 @@ interrupted() {
     [ "$(stat -c %s "$folder/o.bin.journal" 2>/dev/null || echo 0)" -le 400 ] || break
     sleep 0.05
   done
-  [ "$whom" = nohup ] || rank=$(for entry in /proc/[0-9]*; do
-    grep -qz "^OMPI_COMM_WORLD_RANK=1" "$entry/environ" 2>/dev/null && grep -q "^PPid:[[:space:]]*$launcher$" "$entry/status" && basename "$entry"
-  done || true)
+  [ "$whom" = nohup ] || rank=$(for child in $(cat /proc/"$launcher"/task/*/children); do
+    ! grep -qz "^OMPI_COMM_WORLD_RANK=1" "/proc/$child/environ" 2>/dev/null || echo "$child"
+  done)
   [ -n "$rank" ] || fail "mpirun does not run in the place of run.sh"
   case $whom in
     launcher) kill "-$signal" "$launcher" ;;
@@ -66,7 +66,7 @@ interrupted() {
 stream='
 import http.client, json, os, signal, sys
 link = http.client.HTTPConnection(sys.argv[1].removeprefix("http://"), timeout=60)
-link.request("POST", "/v1/completions", json.dumps({"prompt": "In the beginning", "max_tokens": 900, "ignore_eos": True, "n": 16, "stream": True}))
+link.request("POST", "/v1/completions", json.dumps({"prompt": "In the beginning", "max_tokens": 400, "ignore_eos": True, "n": 16, "stream": True}))
 answer = link.getresponse()
 first = answer.read1(1 << 16)
 os.kill(int(sys.argv[2]), signal.Signals["SIG" + sys.argv[3]])

@@ -98,7 +98,7 @@ class TokenizeTest(unittest.TestCase):
 
     def test_memory_does_not_grow_with_the_input(self):
         used = []
-        for size in (1, 16):
+        for size in (1, 6):
             with tempfile.TemporaryFile() as file:
                 for _ in range(size * 16):
                     file.write(b"The same few words in every line of this file.\n" * (1 << 16 >> 2))
