@@ -33,7 +33,7 @@ TEST(WindowsTest, OnlyWhereATargetIsScored) {
 
 // For every size: the scored tokens are the sample's, in order, and each sees enough before it.
 TEST(WindowsTest, EachTokenIsScoredOnceBehindEnoughOthers) {
-  for (int64_t tokens = 2; tokens < 30; ++tokens)
+  for (int64_t tokens = 2; tokens < 20; ++tokens)
     for (int64_t scored = 1; scored < tokens; ++scored)
       for (int64_t length = 2; length < 12; ++length)
         for (int64_t stride = 1; stride < length; ++stride) {
