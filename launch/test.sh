@@ -22,9 +22,9 @@ preset=${LFM2_TEST_PRESET:-cpu}
 python=()
 # The Python that the packages belong to.
 if [ -x /usr/bin/python3 ]; then python=(-DPython3_EXECUTABLE=/usr/bin/python3); fi
-fake_amx=OFF  # not compiled where its tests do not run
-[ -z "${CI:-}$all" ] || fake_amx=ON
-build "$preset" -DLFM2_TESTS=ON "-DLFM2_FAKE_AMX_TESTS=$fake_amx" "${python[@]}" ${CI:+-DLFM2_WERROR=ON} ${all:+-DCMAKE_UNITY_BUILD=OFF}  # --all: each source by itself
+stand_ins=OFF  # not compiled where their tests do not run
+[ -z "${CI:-}$all" ] || stand_ins=ON
+build "$preset" -DLFM2_TESTS=ON "-DLFM2_STAND_IN_TESTS=$stand_ins" "${python[@]}" ${CI:+-DLFM2_WERROR=ON} ${all:+-DCMAKE_UNITY_BUILD=OFF}  # --all: each source by itself
 command -v nvidia-smi >/dev/null 2>&1 || echo "No GPU on this machine: the CUDA tests are skipped."
 # Every rank that starts reads the configuration of every PCI device, which takes most of the start in a virtual machine
 # and which no test needs. -opencl as launch/run.sh.
@@ -36,6 +36,7 @@ selection=(-LE '^(long|ci)$')
 status=0
 ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j $(($(nproc) * 2)) "${selection[@]}" || status=$?
 left_out="the tests under a real Slurm, the searching fuzzers, the campaign of faults"
-[ "${CI:-}" ] || left_out+=", stalled ranks, limits of memory, the kernel for AMX in plain C++"
+[ "${CI:-}" ] || left_out+=", stalled ranks, limits of memory, stand-ins for AMX and GPUs, two page caches, answers of 64 MiB, \
+similar stops and golden models"
 [ "$all" ] || echo "Left out: $left_out. launch/test.sh --all runs them too."
 exit $status
