@@ -37,6 +37,6 @@ status=0
 ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j $(($(nproc) * 2)) "${selection[@]}" || status=$?
 left_out="the tests under a real Slurm, the searching fuzzers, the campaign of faults"
 [ "${CI:-}" ] || left_out+=", stalled ranks, limits of memory, stand-ins for AMX and GPUs, two page caches, answers of 64 MiB, \
-similar stops and golden models"
+the DEB, similar stops and golden models"
 [ "$all" ] || echo "Left out: $left_out. launch/test.sh --all runs them too."
 exit $status
