@@ -13,6 +13,7 @@ void convert(DType from, const void* source, DType to, void* target, size_t coun
     return;
   }
   expect(from != DType::kI32 && to != DType::kI32, "convert: int32 is not a float type");
+  expect(from != DType::kF8 && to != DType::kF8, "convert: fp8 has scales");
   with_float_type(from, [&](auto from_zero) {
     with_float_type(to, [&](auto to_zero) {
       const auto* in = static_cast<const decltype(from_zero)*>(source);

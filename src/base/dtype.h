@@ -1,4 +1,4 @@
-// Element types and their conversions on the host. bf16 and fp16 are plain bit patterns, because g++ 12 has no C++
+// Element types and their conversions on the host. bf16, fp16 and fp8 are plain bit patterns, because g++ 12 has no C++
 // types for them.
 #pragma once
 
@@ -10,7 +10,9 @@
 
 namespace lfm2 {
 
-enum class DType : uint8_t { kF32, kBf16, kF16, kI32 };
+// kF8 is E4M3 "fn" of the OCP 8-bit specification: exponents of 4 bits with bias 7, mantissas of 3, no infinities, NaN
+// 0x7f and 0xff, magnitudes up to 448. Only operands of matrix products have it, with scales (kernels/tensor.h).
+enum class DType : uint8_t { kF32, kBf16, kF16, kI32, kF8 };
 
 struct Bf16 {
   uint16_t bits;
@@ -18,6 +20,10 @@ struct Bf16 {
 struct F16 {
   uint16_t bits;
 };
+struct F8 {
+  uint8_t bits;
+};
+inline constexpr float kMaxF8 = 448;  // the largest finite magnitude
 
 constexpr size_t size_bytes(DType dtype) {
   switch (dtype) {
@@ -27,6 +33,8 @@ constexpr size_t size_bytes(DType dtype) {
     case DType::kBf16:
     case DType::kF16:
       return 2;
+    case DType::kF8:
+      return 1;
   }
   return 0;
 }
@@ -41,6 +49,8 @@ constexpr std::string_view name(DType dtype) {
       return "fp16";
     case DType::kI32:
       return "int32";
+    case DType::kF8:
+      return "fp8";
   }
   return "?";
 }
@@ -63,6 +73,12 @@ inline float to_float(F16 x) {
   }
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
   return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+}
+inline float to_float(F8 x) {
+  const uint32_t sign = static_cast<uint32_t>(x.bits & 0x80u) << 24, magnitude = x.bits & 0x7fu;
+  if (magnitude == 0x7f) return std::bit_cast<float>(sign | 0x7fc00000u);
+  // The bits of a float whose exponent is 120 too low, subnormals included; the product is exact.
+  return std::bit_cast<float>(sign | magnitude << 20) * 0x1p120f;
 }
 
 // Rounds to nearest, ties to even. A NaN becomes a quiet NaN.
@@ -94,8 +110,24 @@ inline F16 from_float<F16>(float x) {
   const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
   return {static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13))};
 }
+// Magnitudes beyond 448, infinities included, become 448.
+template <>
+inline F8 from_float<F8>(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x), magnitude = bits & 0x7fffffffu;
+  const auto sign = static_cast<uint8_t>((bits >> 24) & 0x80u);
+  if (magnitude > 0x7f800000u) return {static_cast<uint8_t>(sign | 0x7fu)};
+  if (magnitude >= std::bit_cast<uint32_t>(kMaxF8)) return {static_cast<uint8_t>(sign | 0x7eu)};
+  // Below 2^-6, adding 2^14 aligns the mantissa at 2^-9, and the FPU rounds to even.
+  if (magnitude < std::bit_cast<uint32_t>(0x1p-6f)) {
+    const float aligned = std::bit_cast<float>(magnitude) + 0x1p14f;
+    return {static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(aligned) - std::bit_cast<uint32_t>(0x1p14f)))};
+  }
+  const uint32_t rounded = magnitude + 0x7ffffu + ((magnitude >> 20) & 1u);
+  return {static_cast<uint8_t>(sign | ((rounded >> 20) - (120u << 3)))};
+}
 
-// Calls f(T{}) with the C++ type of a DType's elements: with_float_type(dtype, [](auto zero) { ... }).
+// Calls f(T{}) with the C++ type of a DType's elements: with_float_type(dtype, [](auto zero) { ... }). Of the three
+// float types alone.
 template <class F>
 auto with_float_type(DType dtype, F&& f) {
   switch (dtype) {
@@ -105,6 +137,7 @@ auto with_float_type(DType dtype, F&& f) {
       return f(F16{});
     case DType::kF32:
     case DType::kI32:
+    case DType::kF8:
       break;
   }
   return f(float{});

@@ -12,6 +12,16 @@
 
 namespace lfm2 {
 
+// The factors of an fp8 tensor [..., rows, k]: an element stands for its value times the factor of its row and column.
+// `data` is [all rows / rows, groups], where `rows` rows that follow each other share factors, and each `group`
+// elements of k have one, the last one the rest.
+struct Scales {
+  float* data = nullptr;
+  int64_t rows = 1;
+  int64_t group = 0;  // 0: all of k
+  int64_t groups(int64_t k) const { return group == 0 ? 1 : (k + group - 1) / group; }
+};
+
 struct Tensor {
   static constexpr int kMaxRank = 4;
 
@@ -20,6 +30,7 @@ struct Tensor {
   int rank = 0;
   bool tiled = false;  // the rows lie in tiles (Backend::as_product_weight), which products and embed() know alone
   std::array<int64_t, kMaxRank> dims{};
+  Scales scales{};  // of fp8
 
   Tensor() = default;
   Tensor(void* memory, DType type, std::initializer_list<int64_t> shape)
@@ -40,6 +51,12 @@ struct Tensor {
   // The number of elements in one row, where a row is one entry of the first axis.
   int64_t row_numel() const { return rank == 0 ? 1 : (dim(0) == 0 ? 0 : numel() / dim(0)); }
 
+  int64_t k() const { return rank == 0 ? 1 : dim(rank - 1); }  // the elements of a row of a matrix
+  // The place in scales.data of the factor of the element with this number.
+  int64_t scale_of(int64_t element) const {
+    return element / k() / scales.rows * scales.groups(k()) + (scales.group == 0 ? 0 : element % k() / scales.group);
+  }
+
   template <class T>
   T* as() const {
     return reinterpret_cast<T*>(data);
@@ -50,6 +67,10 @@ struct Tensor {
     expect(first >= 0 && count >= 0 && first + count <= dim(0), "Tensor::rows: outside the first axis");
     Tensor view = *this;
     view.data += static_cast<size_t>(first * row_numel()) * size_bytes(dtype);
+    if (scales.data != nullptr) {
+      expect(first * row_numel() / k() % scales.rows == 0, "Tensor::rows: cuts rows that share scales");
+      view.scales.data += scale_of(first * row_numel());
+    }
     view.dims[0] = count;
     return view;
   }
@@ -58,6 +79,7 @@ struct Tensor {
     Tensor view(data, dtype, shape);
     expect(view.numel() == numel(), "Tensor::reshape: another number of elements");
     view.tiled = tiled;
+    view.scales = scales;
     return view;
   }
   // Entry `index` of the first axis, as a tensor of one rank less.
@@ -69,6 +91,6 @@ struct Tensor {
   }
 };
 
-inline bool is_float(const Tensor& x) { return x.dtype != DType::kI32; }
+inline bool is_float(const Tensor& x) { return x.dtype != DType::kI32 && x.dtype != DType::kF8; }
 
 }  // namespace lfm2

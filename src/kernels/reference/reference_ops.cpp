@@ -21,6 +21,8 @@ double element(const Tensor& x, int64_t i) {
       return static_cast<double>(to_float(x.as<F16>()[i]));
     case DType::kI32:
       return x.as<int32_t>()[i];
+    case DType::kF8:
+      return static_cast<double>(to_float(x.as<F8>()[i])) * static_cast<double>(x.scales.data[x.scale_of(i)]);
   }
   return 0;
 }

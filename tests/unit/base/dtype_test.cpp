@@ -1,4 +1,4 @@
-// Conversions between fp32, bf16 and fp16 (src/base/dtype.h): every 16-bit pattern, and rounding to nearest even.
+// Conversions between fp32, bf16, fp16 and fp8 (src/base/dtype.h): every pattern, and rounding to nearest even.
 #include "base/dtype.h"
 
 #include <gtest/gtest.h>
@@ -68,6 +68,43 @@ TEST(DTypeTest, EveryF16PatternHasItsValueAndComesBack) { check_every_pattern<F1
 TEST(DTypeTest, Bf16RoundsToNearestEven) { check_rounding<Bf16>(0x7f80); }
 TEST(DTypeTest, F16RoundsToNearestEven) { check_rounding<F16>(0x7c00); }
 
+// From the definition in "OCP 8-bit Floating Point Specification", E4M3: no infinities, one NaN of each sign.
+double decode_f8(uint32_t bits) {
+  const double sign = (bits & 0x80u) != 0 ? -1 : 1, fraction = static_cast<double>(bits & 7u) / 8;
+  const int exponent = static_cast<int>(bits >> 3 & 15u);
+  if ((bits & 0x7fu) == 0x7f) return NAN;
+  return sign * (exponent == 0 ? std::ldexp(fraction, -6) : std::ldexp(1 + fraction, exponent - 7));
+}
+
+TEST(DTypeTest, EveryF8PatternHasItsValueAndComesBack) {
+  for (uint32_t bits = 0; bits < 256; ++bits) {
+    const F8 x{static_cast<uint8_t>(bits)};
+    if (std::isnan(decode_f8(bits))) {
+      EXPECT_TRUE(std::isnan(to_float(x))) << bits;
+    } else {
+      EXPECT_EQ(static_cast<double>(to_float(x)), decode_f8(bits)) << bits;
+      EXPECT_EQ(std::signbit(to_float(x)), bits >= 128) << bits;
+    }
+    EXPECT_EQ(from_float<F8>(to_float(x)).bits, bits);
+  }
+}
+
+TEST(DTypeTest, F8RoundsToNearestEvenAndSaturates) {
+  for (uint32_t low = 0; low < 0x7e; ++low) {
+    const auto tie = static_cast<float>((decode_f8(low) + decode_f8(low + 1)) / 2);  // exact
+    EXPECT_EQ(from_float<F8>(tie).bits, low % 2 == 0 ? low : low + 1) << low;
+    EXPECT_EQ(from_float<F8>(std::nextafter(tie, 0.0f)).bits, low) << low;
+    EXPECT_EQ(from_float<F8>(std::nextafter(tie, 1000.0f)).bits, low + 1) << low;
+    EXPECT_EQ(from_float<F8>(-tie).bits, 0x80 + (low % 2 == 0 ? low : low + 1)) << low;
+  }
+  for (const float large : {448.0f, 449.0f, 464.0f, 480.0f, 1e30f, HUGE_VALF}) {
+    EXPECT_EQ(from_float<F8>(large).bits, 0x7e) << large;
+    EXPECT_EQ(from_float<F8>(-large).bits, 0xfe) << large;
+  }
+  EXPECT_EQ(from_float<F8>(std::numeric_limits<float>::denorm_min()).bits, 0);
+  EXPECT_EQ(from_float<F8>(-std::numeric_limits<float>::min()).bits, 0x80);
+}
+
 TEST(DTypeTest, LargeValuesBecomeInfinity) {
   EXPECT_EQ(from_float<F16>(65519.0f).bits, 0x7bff);
   EXPECT_EQ(from_float<F16>(65520.0f).bits, 0x7c00);
@@ -90,6 +127,8 @@ TEST(DTypeTest, ConvertCoversEveryPair) {
   }
   float x = 0;
   EXPECT_THROW(convert(DType::kI32, &x, DType::kF32, &x, 1), Error);
+  EXPECT_THROW(convert(DType::kF8, &x, DType::kF32, &x, 1), Error);
+  EXPECT_THROW(convert(DType::kF32, &x, DType::kF8, &x, 1), Error);
 }
 
 TEST(DTypeTest, NamesParseBack) {

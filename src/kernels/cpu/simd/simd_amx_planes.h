@@ -27,6 +27,7 @@ constexpr size_t planes(DType type) {
       return 2;
     case DType::kBf16:
     case DType::kI32:
+    case DType::kF8:
       return 1;
   }
   return 0;
@@ -222,6 +223,7 @@ void with_type(DType type, F&& f) {
     case DType::kF16:
       return f(F16{}, Constant<2>{});
     case DType::kI32:
+    case DType::kF8:
       return;  // the operators refuse it
   }
 }

@@ -92,6 +92,7 @@ __device__ inline auto with_elements(AnyArray array, F&& f) {
       return f(static_cast<const __half*>(array.data));
     case DType::kF32:
     case DType::kI32:
+    case DType::kF8:
       break;
   }
   return f(static_cast<const float*>(array.data));

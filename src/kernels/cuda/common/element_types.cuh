@@ -21,6 +21,7 @@ auto with_device_type(DType dtype, F&& f) {
       return f(__half{});
     case DType::kF32:
     case DType::kI32:
+    case DType::kF8:
       break;
   }
   return f(float{});

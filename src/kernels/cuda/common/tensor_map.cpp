@@ -30,6 +30,8 @@ CUtensorMapDataType map_type(DType dtype) {
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     case DType::kF32:
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    case DType::kF8:
+      return CU_TENSOR_MAP_DATA_TYPE_UINT8;
     case DType::kI32:
       break;
   }

@@ -18,6 +18,7 @@ cudaDataType_t data_type(DType dtype) {
       return CUDA_R_16F;
     case DType::kF32:
     case DType::kI32:
+    case DType::kF8:
       break;
   }
   return CUDA_R_32F;
