@@ -1,5 +1,5 @@
-// Elements of fp32, bf16 and fp16 by their magnitudes: those that are NaN or infinite, and those that a conversion to
-// another type makes infinite.
+// Elements of fp32, bf16, fp16 and fp8 by their magnitudes: those that are NaN or infinite, and those that a conversion
+// to another type makes infinite.
 #pragma once
 
 #include <cstddef>

@@ -26,6 +26,8 @@ inline double rounding_unit(DType dtype) {
       return 0x1p-8;
     case DType::kF16:
       return 0x1p-11;
+    case DType::kF8:
+      return 0x1p-4;
     case DType::kI32:
       return 0;
   }
@@ -67,6 +69,8 @@ class HostTensor {
         return static_cast<double>(to_float(view_.as<F16>()[i]));
       case DType::kI32:
         return view_.as<int32_t>()[i];
+      case DType::kF8:
+        return static_cast<double>(to_float(view_.as<F8>()[i]));
     }
     return 0;
   }
@@ -83,6 +87,9 @@ class HostTensor {
         return;
       case DType::kI32:
         view_.as<int32_t>()[i] = static_cast<int32_t>(value);
+        return;
+      case DType::kF8:
+        view_.as<F8>()[i] = from_float<F8>(static_cast<float>(value));
         return;
     }
   }

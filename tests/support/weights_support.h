@@ -116,7 +116,7 @@ inline std::string tensor_bytes(const ModelSource& model, size_t tensor) {
 }
 
 inline std::string safetensors_name(DType dtype) {
-  return dtype == DType::kF32 ? "F32" : dtype == DType::kBf16 ? "BF16" : "F16";
+  return dtype == DType::kF32 ? "F32" : dtype == DType::kBf16 ? "BF16" : dtype == DType::kF16 ? "F16" : "F8_E4M3";
 }
 
 // Loads all tensors of a model, in the order of model_tensors().

@@ -1,5 +1,6 @@
 // The commands split, synth and merge: each reads one model and writes one.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <cstdio>
@@ -34,6 +35,9 @@ void transfer(const std::string& title, const ModelSource& source, ModelWriter& 
   if (!console.quiet)
     say(fmt::format("{}: {} tensors, {:.3f} GB in {:.2f} s, {:.2f} GB/s: {}", title, writer.tensors().size(), gigabytes,
                     seconds, gigabytes / seconds, out));
+  if (!console.quiet && !source.left_out().empty())
+    say(fmt::format("{}: left out {} scale{} of weights that are not fp8: {}", title, source.left_out().size(),
+                    source.left_out().size() == 1 ? "" : "s", fmt::join(source.left_out(), ", ")));
   if (!console.quiet && non_finite.count > 0) say(fmt::format("{}: {}", title, non_finite.text()));
 }
 

@@ -20,6 +20,7 @@ struct RawTensor {
   DType dtype = DType::kF32;
   size_t file = 0;                 // index into the source's files
   uint64_t offset = 0, bytes = 0;  // place in that file; checked to lie inside it
+  std::string checkpoint_name;     // where the file has another name than model_tensors(), once matched
 };
 
 using RawTensors = std::map<std::string, RawTensor>;
@@ -59,14 +60,16 @@ IndexedCheckpoint open_indexed_checkpoint(const std::filesystem::path& index);
 // The tensors of a file matched with those of the model: older and fused names are resolved; missing, unknown and
 // misshapen tensors are refused.
 struct MatchedTensors {
-  std::vector<TensorSpec> specs;  // in the order of model_tensors()
-  std::vector<RawTensor> raw;     // in the same order
+  std::vector<TensorSpec> specs;      // in the order of ModelSource::tensors()
+  std::vector<RawTensor> raw;         // in the same order
+  std::vector<std::string> left_out;  // see ModelSource::left_out()
   // a stored LM head of a model with a tied one; it must equal the embedding.
   std::optional<RawTensor> tied_head;
 };
 
 // `found` has Hugging Face names. The experts of a layer may be fused (gate_up_proj, down_proj) and are returned one by
-// one; expert_bias may be named expert_bias.weight. `what` names the model in messages. Error(kData).
+// one, or be called gate_proj, up_proj and down_proj; expert_bias may be named expert_bias.weight. Scales of fp8 may be
+// called weight_scale_inv, and be fused. `what` names the model in messages. Error(kData).
 MatchedTensors match_tensors(const ModelConfig& config, RawTensors found, const std::string& what);
 
 }  // namespace lfm2

@@ -5,11 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <map>
 
 #include "base/error.h"
 #include "base/file_kind.h"
 #include "base/json/json.h"
+#include "stage/shards/fp8_tensors.h"
 #include "weights-tools/formats/formats.h"
 
 namespace lfm2 {
@@ -26,9 +27,9 @@ struct DTypeName {
   DType dtype;
   std::string_view text;
 };
-constexpr std::array<DTypeName, 3> kDTypeNames = {
+constexpr std::array<DTypeName, 4> kDTypeNames = {
     // In the order in which Hugging Face's library writes types into a file.
-    {{DType::kF32, "F32"}, {DType::kBf16, "BF16"}, {DType::kF16, "F16"}}};
+    {{DType::kF32, "F32"}, {DType::kBf16, "BF16"}, {DType::kF16, "F16"}, {DType::kF8, "F8_E4M3"}}};
 
 std::string read_header_text(const CheckedFile& file) {
   std::array<unsigned char, kLengthBytes> raw{};
@@ -69,7 +70,8 @@ RawTensor read_entry(const std::string& tensor, const Json& json, const CheckedF
   const auto known =
       std::find_if(kDTypeNames.begin(), kDTypeNames.end(), [&](const DTypeName& name) { return dtype == name.text; });
   if (known == kDTypeNames.end())
-    file.refuse(fmt::format("{} has dtype {}, expected F32, BF16 or F16", what, json_text(dtype).substr(0, 80)));
+    file.refuse(
+        fmt::format("{} has dtype {}, expected F32, BF16, F16 or F8_E4M3", what, json_text(dtype).substr(0, 80)));
   raw.dtype = known->dtype;
   raw.dims = read_integers(json["shape"], file, what + ": shape");
   const std::vector<uint64_t> offsets = read_integers(json["data_offsets"], file, what + ": data_offsets");
@@ -140,34 +142,65 @@ size_t order_of(DType dtype) {
   return static_cast<size_t>(at - kDTypeNames.begin());
 }
 
-std::string header_text(const ModelSource& source, const std::vector<TargetTensor>& targets) {
-  std::string text = R"({"__metadata__":{"format":"pt"})";
-  uint64_t offset = 0;
-  for (const TargetTensor& target : targets) {
-    const TensorSpec& spec = source.tensors()[target.source].spec;
-    text +=
-        fmt::format(R"(,"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", spec.name,
-                    kDTypeNames[order_of(target.dtype)].text, fmt::join(spec.dims, ","), offset, offset + target.bytes);
-    offset += target.bytes;
+// A tensor of the file: one of the model, or the experts of a layer as parts of one, in their order.
+struct FileTensor {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<uint64_t> dims;
+  std::vector<size_t> parts;  // indices into ModelSource::tensors()
+};
+
+// The parts of one tensor must be those of all experts, of one type and shape. Shards of strangers may lack some.
+void fuse_dims(FileTensor& tensor, const ModelSource& source) {
+  const auto experts = static_cast<size_t>(source.config().experts);
+  const size_t matrices = tensor.name.find("gate_up_proj") == std::string::npos ? 1 : 2;
+  const bool alike = std::all_of(tensor.parts.begin(), tensor.parts.end(), [&](size_t part) {
+    return source.tensors()[part].dtype == tensor.dtype && source.tensors()[part].spec.dims == tensor.dims;
+  });
+  if (tensor.parts.size() != experts * matrices || !alike)
+    throw Error(ExitCode::kData, fmt::format("{}: {} parts of tensor {}, expected {} of one type and shape",
+                                             source.file_of(tensor.parts.front()), tensor.parts.size(), tensor.name,
+                                             experts * matrices));
+  tensor.dims = {experts, matrices * tensor.dims[0], tensor.dims[1]};
+}
+
+std::vector<FileTensor> file_tensors(const ModelSource& source) {
+  std::map<std::string, FileTensor> by_name;
+  for (size_t i = 0; i < source.tensors().size(); ++i) {
+    const SourceTensor& tensor = source.tensors()[i];
+    const std::string& name = tensor.checkpoint_name.empty() ? tensor.spec.name : tensor.checkpoint_name;
+    const auto [at, added] = by_name.try_emplace(name, name, tensor.dtype, tensor.spec.dims);
+    if (!added && !holds_all_experts(name))
+      throw Error(ExitCode::kData, fmt::format("{}: two tensors are called {}", source.file_of(i), name));
+    at->second.parts.push_back(i);
   }
-  text += '}';
-  text.append((kHeaderAlignment - text.size() % kHeaderAlignment) % kHeaderAlignment, ' ');
-  return text;
+  std::vector<FileTensor> tensors;
+  for (auto& [name, tensor] : by_name) {
+    if (holds_all_experts(name)) fuse_dims(tensor, source);
+    tensors.push_back(std::move(tensor));
+  }
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [](const FileTensor& a, const FileTensor& b) { return order_of(a.dtype) < order_of(b.dtype); });
+  return tensors;
 }
 
 }  // namespace
 
 FileLayout safetensors_layout(const ModelSource& source) {
   FileLayout layout;
-  for (size_t i = 0; i < source.tensors().size(); ++i)
-    layout.tensors.push_back({i, source.tensors()[i].dtype, source.tensors()[i].bytes});
-  std::sort(layout.tensors.begin(), layout.tensors.end(), [&](const TargetTensor& a, const TargetTensor& b) {
-    const auto key = [&](const TargetTensor& t) {
-      return std::pair(order_of(t.dtype), std::string_view(source.tensors()[t.source].spec.name));
-    };
-    return key(a) < key(b);
-  });
-  const std::string header = header_text(source, layout.tensors);
+  std::string header = R"({"__metadata__":{"format":"pt"})";
+  uint64_t end = 0;
+  for (const FileTensor& tensor : file_tensors(source)) {
+    const uint64_t begin = end;
+    for (const size_t part : tensor.parts) {
+      layout.tensors.push_back({part, tensor.dtype, source.tensors()[part].bytes});
+      end += source.tensors()[part].bytes;
+    }
+    header += fmt::format(R"(,"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", tensor.name,
+                          kDTypeNames[order_of(tensor.dtype)].text, fmt::join(tensor.dims, ","), begin, end);
+  }
+  header += '}';
+  header.append((kHeaderAlignment - header.size() % kHeaderAlignment) % kHeaderAlignment, ' ');
   for (size_t i = 0; i < kLengthBytes; ++i) layout.header += static_cast<char>(header.size() >> (8 * i) & 0xff);
   layout.header += header;
   layout.place_tensors();

@@ -130,6 +130,9 @@ ShardWriter::ShardWriter(const ModelSource& source, std::vector<LayerRange> stag
     h5::File& file = files_[target.file].h5;
     target.offset = file.create_dataset(tensor.spec.name, target.dtype, tensor.spec.dims);
     file.set_attribute(shard::kChecksumAttribute, kNoChecksum, tensor.spec.name);
+    if (target.dtype == DType::kF8) file.set_attribute(shard::kElementTypeAttribute, shard::kFp8Type, tensor.spec.name);
+    if (!tensor.checkpoint_name.empty())
+      file.set_attribute(shard::kCheckpointNameAttribute, tensor.checkpoint_name, tensor.spec.name);
     ends[target.file] = std::max(ends[target.file], target.offset + target.bytes);
     tensors_.push_back(target);
   }
@@ -145,7 +148,7 @@ ShardWriter::StageFile ShardWriter::create_stage(size_t stage, const std::string
   GrowingFile bytes(folder_.path() / shard::file_name(number, count));
   h5::File file = h5::File::create(bytes.temporary_path());
   file.set_attribute(shard::kFormatAttribute, shard::kFormat);
-  file.set_attribute(shard::kVersionAttribute, shard::kVersion);
+  file.set_attribute(shard::kVersionAttribute, holds_fp8(source_) ? shard::kFp8Version : shard::kVersion);
   file.set_attribute(shard::kModelTypeAttribute, std::string(source_.config().type_name()));
   file.set_attribute(shard::kStageAttribute, number);
   file.set_attribute(shard::kStagesAttribute, count);
@@ -171,7 +174,10 @@ std::string ShardWriter::split_id() const {
   const auto add = [&](const std::string& text) { id.add(std::as_bytes(std::span(text))); };
   add(source_.config_text());
   for (const LayerRange& range : stages_) add(fmt::format("\n{} {}", range.first, range.count));
-  for (size_t i = 0; i < tensors_.size(); ++i) add(fmt::format("\n{} {}", name(tensors_[i].dtype), checksums_[i]));
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    add(fmt::format("\n{} {}", name(tensors_[i].dtype), checksums_[i]));
+    add(source_.tensors()[tensors_[i].source].checkpoint_name);
+  }
   return id.hex();
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "stage/shards/fp8_tensors.h"
 #include "stage/shards/overflow.h"
 #include "weights-tools/model/interrupt.h"
 
@@ -101,7 +102,10 @@ void TensorReader::look_at(std::span<const std::byte> raw) {
   const TensorSpec& spec = source_.tensors()[tensor_].spec;
   const uint64_t first = done_bytes_ / size_bytes(to_);
   const size_t count = raw.size() / size_bytes(from_);
-  if (!overflow_) overflow_ = find_overflow(spec, from_, to_, first, raw.data(), count);
+  if (!refused_) refused_ = find_overflow(spec, from_, to_, first, raw.data(), count);
+  if (!refused_ && is_scale(spec))
+    if (const std::string bad = bad_scale(spec, from_, first, raw.data(), count); !bad.empty())
+      refused_ = fmt::format("tensor {} is {}, expected positive scales", spec.name, bad);
   if (non_finite_ == nullptr) return;
   const ElementRange range = non_finite_range(from_);
   const uint64_t found = count_in(range, from_, raw.data(), count);
@@ -133,7 +137,7 @@ size_t TensorReader::next(std::span<std::byte> into) {
       throw Error(ExitCode::kData, fmt::format("{}: tensor {} is damaged: checksum {}, expected {}", file,
                                                tensor.spec.name, found, tensor.checksum));
   // Last, so that a damaged tensor is called so.
-  if (overflow_) throw Error(ExitCode::kData, fmt::format("{}: {}", file, *overflow_));
+  if (refused_) throw Error(ExitCode::kData, fmt::format("{}: {}", file, *refused_));
   return wanted;
 }
 

@@ -23,13 +23,13 @@ struct NonFinite {
 };
 
 // Writes every tensor of `writer`, converted to the type that it has there, and commits. Where the source carries
-// checksums they are checked before the commit: Error(kData), also where a finite element would become infinite.
+// checksums they are checked before the commit: Error(kData), also for what TensorReader refuses.
 // Error(kStopped) on an interrupt.
 NonFinite copy_model(const ModelSource& source, ModelWriter& writer, Progress& progress);
 
 // Reads one tensor from front to back, converted to `dtype`. At its end, compares the source's checksum, and throws
-// Error(kData) where a finite element became infinite. Adds to `non_finite`, where it is given, what the source holds
-// of such.
+// Error(kData) where a finite element became infinite, or a scale is not positive and finite. Adds to `non_finite`,
+// where it is given, what the source holds of such.
 class TensorReader {
  public:
   TensorReader(const ModelSource& source, size_t tensor, DType dtype, NonFinite* non_finite = nullptr);
@@ -47,7 +47,7 @@ class TensorReader {
   uint64_t total_bytes_, done_bytes_ = 0;
   std::vector<std::byte> unconverted_;
   std::optional<Checksum> checksum_;
-  std::optional<std::string> overflow_;  // the first element that became infinite
+  std::optional<std::string> refused_;  // the first element that became infinite, or the first scale that is none
 };
 
 }  // namespace lfm2

@@ -32,7 +32,9 @@ class FileSource : public ModelSource {
     MatchedTensors matched = match_tensors(config_, std::move(found), what);
     places_ = std::move(matched.raw);
     for (size_t i = 0; i < places_.size(); ++i)
-      tensors_.push_back({std::move(matched.specs[i]), places_[i].dtype, places_[i].bytes, {}});
+      tensors_.push_back(
+          {std::move(matched.specs[i]), places_[i].dtype, places_[i].bytes, {}, std::move(places_[i].checkpoint_name)});
+    left_out_ = std::move(matched.left_out);
     if (matched.tied_head) check_tied_head(*matched.tied_head, what);
   }
   std::string_view form() const override { return form_; }
@@ -70,7 +72,7 @@ class ShardSource : public ModelSource {
   explicit ShardSource(ShardSet shards)
       : ModelSource(shards.config(), shards.config_text()), shards_(std::move(shards)) {
     for (const ShardTensor& tensor : shards_.tensors())
-      tensors_.push_back({tensor.spec, tensor.dtype, tensor.bytes, tensor.checksum});
+      tensors_.push_back({tensor.spec, tensor.dtype, tensor.bytes, tensor.checksum, tensor.checkpoint_name});
   }
   std::string_view form() const override { return "shards"; }
   void read(size_t tensor, uint64_t first_byte, std::span<std::byte> into) const override {
@@ -207,6 +209,11 @@ uint64_t ModelSource::total_bytes() const {
   uint64_t total = 0;
   for (const SourceTensor& tensor : tensors_) total += tensor.bytes;
   return total;
+}
+
+bool holds_fp8(const ModelSource& source) {
+  return std::any_of(source.tensors().begin(), source.tensors().end(),
+                     [](const SourceTensor& tensor) { return tensor.dtype == DType::kF8; });
 }
 
 std::unique_ptr<ModelSource> open_shards(const fs::path& folder) {

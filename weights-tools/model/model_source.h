@@ -19,7 +19,8 @@ struct SourceTensor {
   TensorSpec spec;
   DType dtype = DType::kF32;
   uint64_t bytes = 0;
-  std::string checksum;  // the XXH3-128 of the stored bytes; empty where the form carries none
+  std::string checksum;           // the XXH3-128 of the stored bytes; empty where the form carries none
+  std::string checkpoint_name{};  // in the checkpoint, where it is not spec.name; see is_checkpoint_name()
 };
 
 class ModelSource {
@@ -27,8 +28,11 @@ class ModelSource {
   virtual ~ModelSource() = default;
 
   const ModelConfig& config() const { return config_; }
-  const std::string& config_text() const { return config_text_; }        // the text of config.json, unchanged
-  const std::vector<SourceTensor>& tensors() const { return tensors_; }  // in the order of model_tensors()
+  const std::string& config_text() const { return config_text_; }  // the text of config.json, unchanged
+  // In the order of model_tensors(). After each weight that is fp8 come its scales.
+  const std::vector<SourceTensor>& tensors() const { return tensors_; }
+  // Scales of the checkpoint that belong to no fp8 weight, by their names: they mean nothing, so they are left out.
+  const std::vector<std::string>& left_out() const { return left_out_; }
   uint64_t total_bytes() const;
 
   // The form that the model is stored in: "safetensors", "model.bin", "shards" or "synthetic".
@@ -44,7 +48,10 @@ class ModelSource {
   ModelConfig config_;
   std::string config_text_;
   std::vector<SourceTensor> tensors_;
+  std::vector<std::string> left_out_;
 };
+
+bool holds_fp8(const ModelSource& source);
 
 // Opens model.bin, model.safetensors, a Hugging Face folder or a folder of shards. Reads the headers, checks them
 // against the configuration, and reads no tensor. `config_path` replaces the config.json beside the model.

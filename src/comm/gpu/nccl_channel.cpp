@@ -42,6 +42,7 @@ ncclDataType_t nccl_type(DType dtype) {
     case DType::kF32:
       return ncclFloat32;
     case DType::kI32:
+    case DType::kF8:
       break;
   }
   return ncclInt32;

@@ -1,5 +1,7 @@
 #include "kernels/element_range.h"
 
+#include <algorithm>
+
 #include "kernels/cpu/simd/simd.h"
 
 namespace lfm2 {
@@ -10,6 +12,8 @@ ElementRange non_finite_range(DType dtype) {
       return {0x7f800000u, 0x80000000u};
     case DType::kBf16:
       return {0x7f80u, 0x8000u};
+    case DType::kF8:
+      return {0x7fu, 0x80u};
     default:
       return {0x7c00u, 0x8000u};
   }
@@ -25,6 +29,11 @@ ElementRange overflow_range(DType from, DType to) {
 
 size_t count_in(ElementRange range, DType dtype, const std::byte* elements, size_t count) {
   static const Simd& simd = *available_simd().front();
+  if (dtype == DType::kF8)
+    return static_cast<size_t>(std::count_if(elements, elements + count, [&](std::byte x) {
+      const auto magnitude = std::to_integer<uint32_t>(x & std::byte{0x7f});
+      return range.begin <= magnitude && magnitude < range.end;
+    }));
   return range.end == 0 ? 0 : simd.count_magnitudes(elements, size_bytes(dtype), count, range.begin, range.end);
 }
 

@@ -44,6 +44,8 @@ Id file_type(DType dtype) {
       return {H5Tcopy(H5T_IEEE_F32LE), H5Tclose};
     case DType::kI32:
       return {H5Tcopy(H5T_STD_I32LE), H5Tclose};
+    case DType::kF8:
+      return {H5Tcopy(H5T_STD_U8LE), H5Tclose};
     case DType::kBf16:
     case DType::kF16:
       break;

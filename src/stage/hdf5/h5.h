@@ -47,8 +47,9 @@ class Id {
 
 std::string library_version();  // "1.10.8"
 
-// The type of the elements in the file: little-endian. bf16 is a custom 16-bit float (1 sign, 8 exponent, 7 mantissa
-// bits), which h5dump prints as numbers and h5py reads as float32.
+// The type of the elements in the file: little-endian. For bf16 it is a custom 16-bit float (1 sign, 8 exponent, 7
+// mantissa bits), which h5dump prints as numbers and h5py reads as float32. For fp8 it is unsigned bytes, because the
+// library would read the largest exponent of such numbers as infinity.
 Id file_type(DType dtype);
 
 // An open HDF5 file. Every error names the path: Error(kData) for bad content, kNoInput for a missing file, kIo or

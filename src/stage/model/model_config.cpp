@@ -32,23 +32,14 @@ constexpr int32_t kDefaultEosToken = 2;
 struct OnlyValue {
   std::string_view key, json;
 };
-constexpr OnlyValue kOnlyValues[] = {{"attention_bias", "false"},
-                                     {"attention_chunk_size", "null"},
-                                     {"attribute_map", "null"},
-                                     {"block_use_swiglu", "true"},
-                                     {"configuration_files", "null"},
-                                     {"hidden_act", "\"silu\""},
-                                     {"is_causal", "true"},
-                                     {"is_encoder_decoder", "false"},
-                                     {"mlp_bias", "false"},
-                                     {"num_kv_shared_layers", "null"},
-                                     {"number_of_conv_states", "1"},
-                                     {"partial_rotary_factor", "1"},
-                                     {"per_layer_config", "null"},
-                                     {"quantization_config", "null"},
-                                     {"sliding_window", "null"},
-                                     {"sub_configs", "null"},
-                                     {"transformers_weights", "null"},
+constexpr OnlyValue kOnlyValues[] = {{"attention_bias", "false"},     {"attention_chunk_size", "null"},
+                                     {"attribute_map", "null"},       {"block_use_swiglu", "true"},
+                                     {"configuration_files", "null"}, {"hidden_act", "\"silu\""},
+                                     {"is_causal", "true"},           {"is_encoder_decoder", "false"},
+                                     {"mlp_bias", "false"},           {"num_kv_shared_layers", "null"},
+                                     {"number_of_conv_states", "1"},  {"partial_rotary_factor", "1"},
+                                     {"per_layer_config", "null"},    {"sliding_window", "null"},
+                                     {"sub_configs", "null"},         {"transformers_weights", "null"},
                                      {"use_pos_enc", "true"}};
 
 // Classes of transformers that compute what is computed here. Bidirectional models and others with layers of this
@@ -285,6 +276,8 @@ ModelConfig parse_model_config(std::string_view json_text, const std::string& wh
   config.max_positions = reader.integer("max_position_embeddings");
   config.tied_embedding = reader.boolean("tie_embedding", reader.boolean("tie_word_embeddings", true));
   config.eos_tokens = read_eos_tokens(reader);
+  if (const Json* fp8 = reader.find_unless_null("quantization_config"))
+    config.quantization = parse_quantization(*fp8, what);
   return config;
 }
 

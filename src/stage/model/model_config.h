@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/ops.h"
+#include "stage/model/quantization.h"
 
 namespace lfm2 {
 
@@ -34,6 +35,7 @@ struct ModelConfig {
   int64_t max_positions = 0;
   bool tied_embedding = false;      // the LM head is the embedding
   std::vector<int32_t> eos_tokens;  // any of these ids ends a text; may be empty
+  Quantization quantization;        // of weights that are fp8
   // Not of config.json: how much of the model a job computes. It may also compute the first layers alone; `layers` and
   // `layer_types` are those, then.
   ModelEnd end = ModelEnd::kLmHead;

@@ -23,8 +23,10 @@ inline constexpr std::string_view kFinalNormName = "model.embedding_norm.weight"
 struct TensorSpec {
   std::string name;  // as in a Hugging Face checkpoint
   std::vector<uint64_t> dims;
-  int64_t layer = 0;       // a layer's number, kEmbeddingLayer, or head_layer()
-  bool keep_fp32 = false;  // the tensor (expert_bias) is fp32 in every checkpoint and never converted
+  int64_t layer = 0;  // a layer's number, kEmbeddingLayer, or head_layer()
+  // A device holds the tensor as fp32, whatever the compute type: expert_bias, which is fp32 in every checkpoint and
+  // never converted, and scales of fp8.
+  bool keep_fp32 = false;
   // Elements, all zero, that a device holds in addition to those of `dims`: see padded_ffn()
   uint64_t padding = 0;
 };

@@ -12,7 +12,9 @@
 namespace lfm2::shard {
 
 inline constexpr const char* kFormat = "lfm2-stage-shard";
-inline constexpr int64_t kVersion = 1;  // a reader refuses any other version
+// A reader refuses any other version. Shards with fp8 have the second, so that readers which know only the first refuse
+// them.
+inline constexpr int64_t kVersion = 1, kFp8Version = 2;
 
 // Root attributes.
 inline constexpr const char* kFormatAttribute = "format";           // text, kFormat
@@ -35,6 +37,13 @@ inline constexpr const char* kTextFilesAttribute = "text_files";
 // Attributes of each dataset.
 // Text, 32 hex digits: the checksum of the stored bytes.
 inline constexpr const char* kChecksumAttribute = "xxh3_128";
+// Text: what the bytes of a dataset of unsigned bytes are. kFp8Type: the weight X.weight, whose scales are the dataset
+// X.weight_scale.
+inline constexpr const char* kElementTypeAttribute = "element_type";
+inline constexpr const char* kFp8Type = "float8_e4m3fn";
+// Text: the tensor's name in the checkpoint that was split, where it is not the dataset's. Several datasets may be
+// parts of one such tensor.
+inline constexpr const char* kCheckpointNameAttribute = "checkpoint_name";
 
 // The text files that are copied beside the shards where the model has them, with their names in a Hugging Face folder.
 inline constexpr std::string_view kTokenizerFile = "tokenizer.json";

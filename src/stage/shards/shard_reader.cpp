@@ -12,6 +12,7 @@
 #include "base/json/json.h"
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
+#include "stage/shards/fp8_tensors.h"
 #include "stage/shards/shard_format.h"
 
 namespace lfm2 {
@@ -31,6 +32,19 @@ bool is_model_file(const std::filesystem::path& path) {
               fmt::format("{0}: is {1}, expected shards: weights-tools split {0} --out shards/", model.string(), what));
 }
 
+// The type of a dataset. fp8 is unsigned bytes with an attribute; nothing where the type is none of a tensor.
+std::optional<DType> element_type(const h5::ScannedDataset& found, const std::string& where) {
+  const h5::ScannedType& type = found.type;
+  if (type.dtype) return *type.dtype == DType::kI32 ? std::nullopt : type.dtype;
+  const bool bytes = type.kind == h5::ScannedType::Class::kInteger && type.bytes == 1 && !type.is_signed;
+  if (!bytes || !found.attributes.contains(shard::kElementTypeAttribute)) return std::nullopt;
+  const std::string text = h5::text_of(found.attributes, shard::kElementTypeAttribute, where);
+  if (text != shard::kFp8Type)
+    throw Error(ExitCode::kData, fmt::format("{}: {} is \"{}\", expected \"{}\"", where, shard::kElementTypeAttribute,
+                                             text, shard::kFp8Type));
+  return DType::kF8;
+}
+
 // Place and type of a dataset, checked so that a plain read of its bytes is safe.
 ShardTensor describe(const std::string& tensor, const h5::ScannedDataset& found, const CheckedFile& raw,
                      size_t file_index) {
@@ -38,20 +52,22 @@ ShardTensor describe(const std::string& tensor, const h5::ScannedDataset& found,
   const auto refuse = [&](const std::string& message) {
     throw Error(ExitCode::kData, fmt::format("{}: {}", where, message));
   };
-  if (!found.type.dtype || *found.type.dtype == DType::kI32)
-    refuse(fmt::format("type is {}, expected fp32, bf16 or fp16", found.type.text()));
+  const std::optional<DType> dtype = element_type(found, where);
+  if (!dtype) refuse(fmt::format("type is {}, expected fp32, bf16, fp16 or fp8", found.type.text()));
   const bool contiguous = found.storage == h5::ScannedDataset::Storage::kContiguous;
   if (!contiguous && found.storage != h5::ScannedDataset::Storage::kChunked)
     refuse("stored neither contiguously nor in chunks");
   ShardTensor result;
   result.spec.name = tensor;
   result.spec.dims = found.dims;
-  result.dtype = *found.type.dtype;
+  result.dtype = *dtype;
   result.file = file_index;
   result.offset = found.offset;
   result.bytes = checked_multiply(numel(found.dims), size_bytes(result.dtype), tensor);
   result.contiguous = contiguous;
   result.checksum = h5::text_of(found.attributes, shard::kChecksumAttribute, where);
+  if (found.attributes.contains(shard::kCheckpointNameAttribute))
+    result.checkpoint_name = h5::text_of(found.attributes, shard::kCheckpointNameAttribute, where);
   return result;
 }
 
@@ -160,9 +176,10 @@ void ShardSet::add_file(CheckedFile file, h5::Scan scan, std::map<std::string, S
   const std::string where = file.path().string();
   const auto text = [&](const char* name) { return h5::text_of(scan.attributes, name, where); };
   const auto integer = [&](const char* name) { return h5::integer_of(scan.attributes, name, where); };
-  if (const int64_t version = integer(shard::kVersionAttribute); version != shard::kVersion)
-    throw Error(ExitCode::kData,
-                fmt::format("{}: {} is {}, expected {}", where, shard::kVersionAttribute, version, shard::kVersion));
+  if (const int64_t version = integer(shard::kVersionAttribute);
+      version != shard::kVersion && version != shard::kFp8Version)
+    throw Error(ExitCode::kData, fmt::format("{}: {} is {}, expected {} or {}", where, shard::kVersionAttribute,
+                                             version, shard::kVersion, shard::kFp8Version));
   const auto require_same = [&](const char* attribute, std::string& ours) {
     std::string theirs = text(attribute);
     if (!files_.empty() && theirs != ours)
@@ -218,26 +235,43 @@ void ShardSet::match_model(std::map<std::string, ShardTensor>& found) {
   if (next_layer != config_.layers)
     throw Error(ExitCode::kData, fmt::format("{}: the shards end with layer {}, expected {}: a stage is missing",
                                              files_.back().path().string(), next_layer - 1, config_.layers - 1));
+  FeedForwardTypes types;
   for (TensorSpec& spec : model_tensors(config_)) {
-    const auto at = found.find(spec.name);
-    const std::string folder = files_.front().path().parent_path().string();
-    if (at == found.end())
-      throw Error(ExitCode::kData,
-                  fmt::format("{}: tensor {} is missing, expected shape {}", folder, spec.name, dims_text(spec.dims)));
-    ShardTensor tensor = std::move(at->second);
-    found.erase(at);
-    if (tensor.spec.dims != spec.dims)
-      throw Error(ExitCode::kData,
-                  fmt::format("{}: tensor {} has shape {}, expected {}", files_[tensor.file].path().string(), spec.name,
-                              dims_text(tensor.spec.dims), dims_text(spec.dims)));
-    tensor.spec = std::move(spec);
-    index_.emplace(tensor.spec.name, tensors_.size());
-    tensors_.push_back(std::move(tensor));
+    add_tensor(std::move(spec), found);
+    const ShardTensor weight = tensors_.back();
+    const std::string where = files_[weight.file].path().string();
+    types.add(weight.spec, weight.dtype, where);
+    if (weight.dtype != DType::kF8) continue;
+    expect_fp8_weight(weight.spec, config_.quantization, where);
+    add_tensor(scale_spec(weight.spec, config_.quantization.scheme), found);
+    expect_scale(tensors_.back().spec, tensors_.back().spec.dims, tensors_.back().dtype, where);
   }
   if (!found.empty())
     throw Error(ExitCode::kData,
                 fmt::format("{}: tensor {} belongs to no part of the model: {} such tensors",
                             files_[found.begin()->second.file].path().string(), found.begin()->first, found.size()));
+}
+
+// Moves the tensor from `found` to the end of tensors().
+void ShardSet::add_tensor(TensorSpec spec, std::map<std::string, ShardTensor>& found) {
+  const auto at = found.find(spec.name);
+  if (at == found.end())
+    throw Error(ExitCode::kData,
+                fmt::format("{}: tensor {} is missing, expected shape {}", files_.front().path().parent_path().string(),
+                            spec.name, dims_text(spec.dims)));
+  ShardTensor tensor = std::move(at->second);
+  found.erase(at);
+  const std::string where = fmt::format("{}: tensor {}", files_[tensor.file].path().string(), spec.name);
+  if (tensor.spec.dims != spec.dims)
+    throw Error(ExitCode::kData,
+                fmt::format("{} has shape {}, expected {}", where, dims_text(tensor.spec.dims), dims_text(spec.dims)));
+  if (!tensor.checkpoint_name.empty() && !is_checkpoint_name(spec, tensor.checkpoint_name))
+    throw Error(ExitCode::kData,
+                fmt::format("{}: {} is {}, which is no name of this tensor", where, shard::kCheckpointNameAttribute,
+                            json_excerpt(Json(tensor.checkpoint_name))));
+  tensor.spec = std::move(spec);
+  index_.emplace(tensor.spec.name, tensors_.size());
+  tensors_.push_back(std::move(tensor));
 }
 
 ShardSet ShardSet::open(const std::filesystem::path& folder) {
@@ -267,6 +301,10 @@ const ShardTensor& ShardSet::find(const std::string& name) const {
   const auto at = index_.find(name);
   expect(at != index_.end(), "ShardSet::find: no such tensor in the model");
   return tensors_[at->second];
+}
+
+const ShardTensor* ShardSet::scale_of(const ShardTensor& weight) const {
+  return weight.dtype == DType::kF8 ? &find(scale_name(weight.spec.name)) : nullptr;
 }
 
 uint64_t ShardSet::total_bytes() const {

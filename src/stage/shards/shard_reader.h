@@ -29,6 +29,7 @@ struct ShardTensor {
   bool contiguous = true;
   uint64_t offset = 0, bytes = 0;  // place in that file
   std::string checksum;
+  std::string checkpoint_name;  // in the checkpoint that was split; empty where it is spec.name
 };
 
 // Whether a file of this name in a folder of shards counts as a shard: *.h5, but for hidden files, such as the ._NAME
@@ -59,9 +60,12 @@ class ShardSet {
   const std::map<std::string, std::string>& text_files() const { return text_files_; }
   const std::vector<LayerRange>& stages() const { return stages_; }
   const std::vector<CheckedFile>& files() const { return files_; }
-  const std::vector<ShardTensor>& tensors() const { return tensors_; }  // in the order of model_tensors()
+  // In the order of model_tensors(). After each weight that is fp8 come its scales.
+  const std::vector<ShardTensor>& tensors() const { return tensors_; }
   // Error(kSoftware) where the model has no such tensor.
   const ShardTensor& find(const std::string& name) const;
+  // The scales of a weight that is fp8, as fp8_tensors.h describes them; null for other tensors.
+  const ShardTensor* scale_of(const ShardTensor& weight) const;
   DType dtype() const { return dtype_of_most_bytes(tensors_); }
   uint64_t total_bytes() const;
 
@@ -77,6 +81,7 @@ class ShardSet {
  private:
   void add_file(CheckedFile file, h5::Scan scan, std::map<std::string, ShardTensor>& found);
   void match_model(std::map<std::string, ShardTensor>& found);
+  void add_tensor(TensorSpec spec, std::map<std::string, ShardTensor>& found);
   void check_gaps();
 
   ModelConfig config_;
