@@ -17,13 +17,13 @@ constexpr int kThreads = 256;
 template <class P>
 __global__ void __launch_bounds__(kThreads)
     append_keys_values_kernel(AppendKeysValuesArgs args, int pieces, int row_pieces) {
-  let_next_start();
+  pdl_trigger();
   const int64_t item = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t token = item / (2 * pieces);
   const int piece = static_cast<int>(item - token * 2 * pieces);
   int64_t row = 0;
   if (token < args.tokens) row = cache_row(args.pages, args.pages.sequence_of[token], args.positions[token]);
-  wait_for_previous();
+  pdl_wait();
   if (token >= args.tokens) return;
   const P value = static_cast<const P*>(args.qkv)[token * row_pieces + (row_pieces - 2 * pieces) + piece];
   P* const target = static_cast<P*>(piece < pieces ? args.pages.keys : args.pages.values);

@@ -45,7 +45,7 @@ __device__ __forceinline__ void multiply_tile(const char* values, int rows, cons
 template <class T, int width, int halves, bool vector>
 __global__ void __launch_bounds__(kMaxWarps<width> * 32, 1)
     cached_attention_decode_mma_kernel(CachedAttentionDecodeArgs args) {
-  let_next_start();
+  pdl_trigger();
   using Step = KeyStep<T, width>;
   extern __shared__ __align__(128) char shared[];
   const AttentionArgs& a = args.attention;
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32, 1)
   const int first_split = blockIdx.y;
   int tile = first_split * kSplitTiles + warp, ready[2];
   stream.find_rows(tile < end_tile ? tile : end_tile, ready);
-  wait_for_previous();
+  pdl_wait();
   if (block.idle()) return;
 
   load_queries<T, width, vector>(a, block, queries);

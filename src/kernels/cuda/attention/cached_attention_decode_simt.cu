@@ -37,7 +37,7 @@ __device__ __forceinline__ void multiply_values(const AttentionArgs& a, const De
 template <int width>
 __global__ void __launch_bounds__(kThreads)
     cached_attention_decode_simt_kernel(CachedAttentionDecodeArgs args, bool vector) {
-  let_next_start();
+  pdl_trigger();
   extern __shared__ __align__(16) float shared_floats[];
   const AttentionArgs& a = args.attention;
   const int worker = threadIdx.x / kLanes, tx = threadIdx.x % kLanes;
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads)
   const float* const all_keys = static_cast<const float*>(a.pages.keys) + static_cast<int64_t>(kv_head) * a.head_dim;
   const float* const all_values =
       static_cast<const float*>(a.pages.values) + static_cast<int64_t>(kv_head) * a.head_dim;
-  wait_for_previous();
+  pdl_wait();
   if (block.idle()) return;
 
   load_queries<width>(a, block, queries);

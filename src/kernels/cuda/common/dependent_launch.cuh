@@ -1,15 +1,15 @@
-// Dependent launches, for kernels so short that starting them takes much of their time: on sm_90 such a kernel may
-// start while those before it in the stream still run. Rules keep that correct:
-// - A kernel calls let_next_start() first of all, but for those below. So the kernels of several launches are there at
+// Programmatic dependent launch (PDL), for kernels so short that starting them takes much of their time: on sm_90 such
+// a kernel may start while those before it in the stream still run. Rules keep that correct:
+// - A kernel calls pdl_trigger() first of all, but for those below. So the kernels of several launches are there at
 //   the same time, as far as they find room, and fetch their weights while the ones before them compute.
-// - Every thread calls wait_for_previous() before it touches memory that another kernel writes, and before it writes
+// - Every thread calls pdl_wait() before it touches memory that another kernel writes, and before it writes
 //   any; none returns without it. So the end of the previous kernel, which the wait waits for, is that of all before.
 // - Before the wait a kernel reads only what no kernel writes: weights, and what comes from the host, like positions.
 //   Where copy_words brings that, it never lets the next kernel start before it has ended, with a __threadfence().
-// - A few kernels call let_next_start() behind their own wait: gather_rows (but not as embed), scatter_rows, products
+// - A few kernels call pdl_trigger() behind their own wait: gather_rows (but not as embed), scatter_rows, products
 //   of groups whose offsets are new, and products of few rows as Share::next_waits says. The kernels behind such a one
 //   may also read, before they wait, what was written before it (Visible::kBeforeWait).
-// - norm_route_swiglu calls let_next_start() behind the routing, with one warp of each block: that of the first block
+// - norm_route_swiglu calls pdl_trigger() behind the routing, with one warp of each block: that of the first block
 //   has written it then, with a __threadfence() in between. So it is in L2 before a block of the next kernel starts,
 //   and that kernel, and those behind it, may also read it before they wait. PTX promises less, that all is visible
 //   behind the wait; kShownRouting is the switch.
@@ -30,12 +30,12 @@
 
 namespace lfm2 {
 
-__device__ inline void wait_for_previous() {
+__device__ inline void pdl_wait() {
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
 #endif
 }
-__device__ inline void let_next_start() {
+__device__ inline void pdl_trigger() {
 #if __CUDA_ARCH__ >= 900
   cudaTriggerProgrammaticLaunchCompletion();
 #endif

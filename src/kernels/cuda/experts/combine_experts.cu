@@ -13,7 +13,7 @@ namespace {
 template <class T, bool vector>
 __global__ void __launch_bounds__(kMaxPartials, sizeof(T) == 4 ? 3 : 4)
     combine_experts_kernel(CombineExpertsArgs args) {
-  let_next_start();
+  pdl_trigger();
   const int64_t token = blockIdx.x, hidden = args.hidden;
   T* residual = static_cast<T*>(args.residual) + token * hidden;
   const Choices choices = first_choices(args, token);

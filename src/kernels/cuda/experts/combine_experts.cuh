@@ -33,7 +33,7 @@ __device__ inline Choices first_choices(const CombineExpertsArgs& args, int64_t 
   Choices choices = {};
   const bool visible = args.routing_visible == Visible::kBeforeWait;
   if (visible) choices = load_choices(args, token, 0);
-  wait_for_previous();
+  pdl_wait();
   if (!visible) choices = load_choices(args, token, 0);
   return choices;
 }

@@ -13,7 +13,7 @@ namespace {
 template <class T, bool vector>
 __global__ void __launch_bounds__(kMaxPartials, sizeof(T) == 4 ? 3 : 4)
     combine_experts_norm_kernel(CombineExpertsNormArgs args) {
-  let_next_start();
+  pdl_trigger();
   const int64_t token = blockIdx.x, hidden = args.combine.hidden, first = threadIdx.x * kOctet;
   T* residual = static_cast<T*>(args.combine.residual) + token * hidden;
   const bool once = blockDim.x * kOctet >= hidden;  // a thread has one octet, and holds it until the norm
@@ -48,11 +48,11 @@ constexpr int kSliceOctets = 32;
 // - alignment: octets_on_16_bytes(), normed and norm_weight on 16 bytes; hidden in slices of 32 octets.
 template <class T>
 __global__ void __launch_bounds__(kRowWarps * 32, 4) combine_experts_norm_by_warps_kernel(CombineExpertsNormArgs args) {
-  let_next_start();
+  pdl_trigger();
   const CombineExpertsArgs& combine = args.combine;
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32, hidden = combine.hidden;
   const int lane = threadIdx.x % 32, slices = static_cast<int>(hidden / (kSliceOctets * kOctet));
-  if (token >= combine.tokens) return wait_for_previous();
+  if (token >= combine.tokens) return pdl_wait();
   const Choices choices = first_choices(combine, token);
   T* residual = static_cast<T*>(combine.residual) + token * hidden + lane * kOctet;
   Packed<T> sums[kMaxTrees];

@@ -29,7 +29,7 @@ constexpr int64_t kBlockAssignments = 2 * kFewThreads;  // up to so many, one bl
 // - alignment: any.
 template <int kSets, int blocks>
 __global__ void __launch_bounds__(kFewThreads) group_few_kernel(GroupByExpertArgs args, int run) {
-  let_next_start();
+  pdl_trigger();
 #if __CUDA_ARCH__ >= 900
   constexpr int kBits = 4 + kSets, kExperts = 32 * kSets, kFewWarps = kFewThreads / 32;
   // The counts of the block's warps; later, for each warp, the sum over the warps before it.
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kFewThreads) group_few_kernel(GroupByExpertArg
   const auto cluster = cooperative_groups::this_cluster();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = static_cast<int>(cluster.block_rank());
   const int64_t first = (int64_t{rank} * kFewWarps + warp) * run * 32 + lane;
-  wait_for_previous();
+  pdl_wait();
   const auto expert_of = [&](int chunk) {
     const int64_t i = first + chunk * 32;
     return i < args.assignments ? args.ids[i] : -1;

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kWarps * 32, kFitting<loads>)
   __shared__ GroupMemory memory;
   const bool grouped = exchange != Exchange::kNone;  // only where Warp::kGroups, and not with kKept
   const GroupBlocks group(args, exchange, memory);
-  let_next_start();
+  pdl_trigger();
   if constexpr (Warp::kGroups) group.start();
   Warp warp{args};
   warp.load_scales(scales);
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kWarps * 32, kFitting<loads>)
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) gate[c] = warp.load_gate(c);
   }
-  wait_for_previous();
+  pdl_wait();
   warp.load_tokens(warp.first_token, warp.x);
   if constexpr (Warp::kGroups) group.load_tag();
   while (true) {
@@ -293,10 +293,10 @@ constexpr int kAnyTokens = 4, kAnyThreads = 256;
 template <class T>
 __global__ void __launch_bounds__(kAnyThreads) norm_route_any_kernel(NormRouteArgs args, bool vector) {
   extern __shared__ float shared[];  // [tokens, experts] logits, then as many scores
-  let_next_start();
+  pdl_trigger();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, experts = args.experts;
   const int64_t first_token = static_cast<int64_t>(blockIdx.x) * kAnyTokens, hidden = args.hidden;
-  wait_for_previous();
+  pdl_wait();
   for (int e = warp; e < experts; e += kAnyThreads / 32) {
     float sums[kAnyTokens] = {};
     for (int64_t k = lane * kOctet; k < hidden; k += 32 * kOctet) {

@@ -21,9 +21,9 @@ __device__ ChoiceRule rule_of(const RouteArgs& args);
 // - alignment: any.
 template <int kSets>
 __global__ void __launch_bounds__(kRouteWarps * 32) route_few_kernel(RouteArgs args) {
-  let_next_start();
+  pdl_trigger();
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kRouteWarps + threadIdx.x / 32;
-  wait_for_previous();
+  pdl_wait();
   if (token >= args.tokens) return;
   float logits[kSets];
 #pragma unroll
@@ -40,11 +40,11 @@ __global__ void __launch_bounds__(kRouteWarps * 32) route_few_kernel(RouteArgs a
 // - thread: every 32nd expert.
 // - alignment: any.
 __global__ void __launch_bounds__(kRouteWarps * 32) route_kernel(RouteArgs args) {
-  let_next_start();
+  pdl_trigger();
   extern __shared__ float shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, experts = args.experts;
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kRouteWarps + warp;
-  wait_for_previous();
+  pdl_wait();
   if (token >= args.tokens) return;
   float* p = shared + warp * 2 * experts;
   for (int e = lane; e < experts; e += 32) p[e] = args.logits[token * experts + e];

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kSumThreads + 32, 2)
                                   const __grid_constant__ Layout layout) {
   extern __shared__ char shared[];
   __shared__ ExpertProducts products;
-  let_next_start_early(args.product, layout);
+  pdl_trigger_early(args.product, layout);
   const Block block = start_block(shared, &a_map, &w_map, layout, args.product.k);
   if (threadIdx.x / 32 == kUnitParts) {
     load_parts(args.product, &a_map, &w_map, layout, block);
@@ -190,14 +190,14 @@ template <class T>
 __device__ void combine_units(const MatmulCombineExpertsArgs& args, const Layout& layout, const Block& block,
                               ExpertProducts& products) {
   const int part = threadIdx.x / 32, box_rows = layout.a_bytes / kRowBytes;
-  if (offsets_are_new(args.product)) wait_for_previous();
+  if (offsets_are_new(args.product)) pdl_wait();
   PartsWalk walk(args.product, box_rows, kTile);
   PartsWalk::Unit unit;
   Combination<T> combination(args.combine);
   Turn turn;
   while (walk.next(unit)) {
     if (unit.first_row == 0) named_barrier<kSumThreads>();  // others may still read the products of the tile before
-    wait_for_previous();
+    pdl_wait();
     if (unit.first_row == 0) combination.begin(unit.first_column);
     barrier_wait(block.full + turn.buffer * 8, turn.parity);
     // A warp without a part multiplies what is there, and forgets it.

@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kNormThreads, 2)
     norm_matmul_kernel(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ GemmArgs args,
                        const __grid_constant__ FrontNormArgs norm_args, const __grid_constant__ Layout layout) {
   extern __shared__ char shared[];
-  let_next_start_early(args, layout);
+  pdl_trigger_early(args, layout);
   const Block block = start_block(shared, &w_map, &w_map, layout, args.k);
   const FrontNorm<T> norm(args, norm_args, layout, block);
   const int warp = threadIdx.x / 32;
@@ -32,12 +32,12 @@ __global__ void __launch_bounds__(kNormThreads, 2)
         args, &w_map, &w_map, layout, block, [&] { return Walk(args, kRowGroup, layout.unit_columns); },
         [&] { norm.run(); });
   } else if (warp < layout.tiles) {
-    wait_for_previous();
+    pdl_wait();
     norm.run();
     const int a_row = kept_row_of_lane(layout);
     multiply_units<T, 1, true>(args, false, layout, block, [=](int, int) { return a_row; });
   } else {
-    wait_for_previous();
+    pdl_wait();
     norm.run();
   }
 }

@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kNormThreads, 2)
                                    const __grid_constant__ Layout layout) {
   extern __shared__ char shared[];
   __shared__ Exchange<kRowGroup> exchanges[2];
-  let_next_start_early(args.product, layout);
+  pdl_trigger_early(args.product, layout);
   const Block block = start_block(shared, &w_map, &w_map, layout, args.product.k);
   const FrontNorm<T> norm(args.product, norm_args, layout, block);
   const int warp = threadIdx.x / 32;
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kNormThreads, 2)
   } else if (warp < kParts) {
     convolve_units<T, 1>(args, layout, block, exchanges, norm);
   } else {
-    wait_for_previous();
+    pdl_wait();
     norm.run();
   }
 }

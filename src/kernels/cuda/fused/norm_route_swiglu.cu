@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kNormThreads, 2)
   extern __shared__ char shared[];
   __shared__ RoutingMemory memory;
   const auto& [product, route] = args;
-  if constexpr (kShownRouting == Visible::kAfterWait) let_next_start();
+  if constexpr (kShownRouting == Visible::kAfterWait) pdl_trigger();
   start_cluster(route, memory);
   const Block block = start_block(shared, &w_map, &w_map, layout, product.k);
   const FrontNorm<T> norm(product, {route.norm_weight, route.eps}, layout, block);
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kNormThreads, 2)
   const float bias = has_bias ? route.bias[threadIdx.x] : 0.0f;
   __syncwarp();    // the lanes come to the barrier together
   cluster_wait();  // the other block has started
-  wait_for_previous();
+  pdl_wait();
   norm.start();
   if (has_bias) memory.bias[threadIdx.x] = bias;
   wait_copies<0>();
@@ -206,7 +206,7 @@ __device__ void store_routing(const NormRouteArgs& args, const SortedLane& sorte
     __threadfence();
     __syncwarp();
   }
-  if constexpr (kShownRouting == Visible::kBeforeWait) let_next_start();
+  if constexpr (kShownRouting == Visible::kBeforeWait) pdl_trigger();
 }
 
 template <class T>

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kConvThreads + 32, 4)
                               const __grid_constant__ Layout layout) {
   extern __shared__ char shared[];
   __shared__ Exchange<groups * kRowGroup> exchanges[2];
-  let_next_start_early(args.product, layout);
+  pdl_trigger_early(args.product, layout);
   const Block block = start_block(shared, &a_map, &w_map, layout, args.product.k);
   if (threadIdx.x / 32 == kParts) {
     load_buffers(args.product, &a_map, &w_map, layout, block,

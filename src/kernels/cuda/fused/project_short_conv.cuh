@@ -165,7 +165,7 @@ __device__ void convolve_units(const ProjectShortConvArgs& args, const Layout& l
     const ProductBias product_bias(args.product, first);
     const PastCopies<groups * kRowGroup> past(args, first);
     find_tokens(args, exchange.tokens);
-    wait_for_previous();
+    pdl_wait();
     if (!normed) norm.start();
     past.start(exchange);
     if (!normed) {

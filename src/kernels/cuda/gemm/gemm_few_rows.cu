@@ -29,14 +29,14 @@ __global__ void __launch_bounds__((kMaxTiles + 1) * 32, 2)
     gemm_few_rows_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
                          const __grid_constant__ GemmArgs args, const __grid_constant__ Layout layout, bool float_out) {
   extern __shared__ char shared[];
-  let_next_start_early(args, layout);
+  pdl_trigger_early(args, layout);
   const Block block = start_block(shared, &a_map, &w_map, layout, args.k);
   const int warp = threadIdx.x / 32;
   if (warp == layout.tiles) {
     load_buffers(args, &a_map, &w_map, layout, block,
                  [&] { return Walk(args, groups * kRowGroup, layout.unit_columns); });
   } else {
-    wait_for_previous();
+    pdl_wait();
     multiply_units<T, groups, false>(args, float_out, layout, block, [](int, int) { return row_of_lane<groups>(); });
   }
 }

@@ -187,8 +187,8 @@ __device__ inline bool offsets_are_new(const GemmArgs& args) {
 }
 
 // To be called first of all by every thread.
-__device__ inline void let_next_start_early(const GemmArgs& args, const Layout& layout) {
-  if (!layout.next_waits && !offsets_are_new(args)) let_next_start();
+__device__ inline void pdl_trigger_early(const GemmArgs& args, const Layout& layout) {
+  if (!layout.next_waits && !offsets_are_new(args)) pdl_trigger();
 }
 
 // What the loading warp does: it fills the tile buffers of the block's units, in the order of make_walk(), which is
@@ -225,8 +225,8 @@ __device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, con
   };
   const bool behind_wait = offsets_are_new(args);
   if (behind_wait) {
-    wait_for_previous();
-    let_next_start();
+    pdl_wait();
+    pdl_trigger();
   }
   Cursor<Walk> cursor(make_walk());
   Cursor<Walk> again = cursor;
@@ -234,8 +234,8 @@ __device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, con
   if (!behind_wait) {
 #pragma unroll 1
     for (; filled < layout.buffers && cursor.there; ++filled, cursor.next(block.rounds)) load_w(cursor, filled);
-    wait_for_previous();
-    if (layout.next_waits) let_next_start();
+    pdl_wait();
+    if (layout.next_waits) pdl_trigger();
     if constexpr (kKept) {
       make_kept();
     } else {

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster, transp
   using S = Shape<tile>;
   // A kernel behind this one may count on offsets that were there before this one started to wait.
   const bool known = args.offsets == nullptr || args.offsets_visible == Visible::kBeforeWait;
-  if (known) let_next_start();
+  if (known) pdl_trigger();
   extern __shared__ char shared[];
   Block<tile> block((shared_address(shared) + 1023) / 1024 * 1024, args.k);
   if (threadIdx.x == 0) {
@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster, transp
   else
     __syncthreads();
   const int warp = threadIdx.x / 32;
-  if (!known || warp != S::kLoaderOfW) wait_for_previous();
-  if (!known) let_next_start();
+  if (!known || warp != S::kLoaderOfW) pdl_wait();
+  if (!known) pdl_trigger();
   if (warp < S::kLoaderOfW) {
     take_registers<kMultiplierRegisters>();
     if constexpr (transposed)
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster, transp
     give_registers<kLoaderRegisters>();
     if (warp == S::kLoaderOfW) {
       load_w<tile>(args, &w_map, block);
-      wait_for_previous();
+      pdl_wait();
     } else if (warp == S::kLoaderOfA) {
       load_a<tile>(args, &a_map, box_rows, block);
     }

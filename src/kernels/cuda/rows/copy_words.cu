@@ -16,7 +16,7 @@ constexpr int kThreads = 1024;
 // - thread: words kThreads apart.
 // - alignment: that of a word.
 __global__ void __launch_bounds__(kThreads) copy_words_kernel(uint32_t* to, const uint32_t* from, int words) {
-  wait_for_previous();
+  pdl_wait();
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < words; i += kThreads) to[i] = from[i];
   __threadfence();  // the next kernel may read these before its own wait (dependent_launch.cuh)

@@ -14,9 +14,9 @@ namespace {
 // - alignment: `vector`: hidden in octets, table and out on 16 bytes; otherwise any.
 template <class T>
 __global__ void embed_kernel(const int32_t* ids, AnyArray table, int64_t vocab, int64_t hidden, T* out, bool vector) {
-  let_next_start();
+  pdl_trigger();
   const int64_t token = blockIdx.x;
-  wait_for_previous();
+  pdl_wait();
   const int64_t id = ids[token];
   device_expect(id >= 0 && id < vocab);
   for (int64_t c = threadIdx.x * kOctet; c < hidden; c += blockDim.x * kOctet)

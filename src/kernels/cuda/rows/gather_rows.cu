@@ -18,10 +18,10 @@ template <class Word>
 __global__ void __launch_bounds__(kRowWarps * 32)
     gather_rows_kernel(const Word* x, int64_t x_rows, const int32_t* rows, int64_t count, int64_t words, Word* out,
                        bool next_waits) {
-  if (!next_waits) let_next_start();
+  if (!next_waits) pdl_trigger();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32;
-  wait_for_previous();
-  if (next_waits) let_next_start();
+  pdl_wait();
+  if (next_waits) pdl_trigger();
   if (i >= count) return;
   const int64_t row = rows[i];
   device_expect(row >= 0 && row < x_rows);

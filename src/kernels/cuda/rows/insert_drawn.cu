@@ -15,9 +15,9 @@ constexpr int kThreads = 256;
 // - alignment: any.
 __global__ void __launch_bounds__(kThreads)
     insert_drawn_kernel(int32_t* ids, int64_t tokens, const int32_t* drawn, int64_t draws) {
-  let_next_start();
+  pdl_trigger();
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  wait_for_previous();
+  pdl_wait();
   if (token >= tokens) return;
   const int64_t draw = -1 - static_cast<int64_t>(ids[token]);
   device_expect(draw < draws);

@@ -28,14 +28,14 @@ __global__ void __launch_bounds__(kThreads) qk_norm_rope_kernel(QkNormRopeArgs a
 // - alignment: any.
 template <class T>
 __global__ void __launch_bounds__(kThreads) qk_norm_rope_any_kernel(QkNormRopeArgs args, RopeFrequencies frequencies) {
-  let_next_start();
+  pdl_trigger();
   __shared__ Turns<kTokens> turns;
   const int half = args.head_dim / 2;
   const int64_t first_token = static_cast<int64_t>(blockIdx.x) * kTokens;
   const int tokens = static_cast<int>(min(static_cast<int64_t>(kTokens), args.tokens - first_token));
   fill_turns(turns, args, frequencies, first_token, tokens);
   __syncthreads();
-  wait_for_previous();
+  pdl_wait();
 
   const int lane = threadIdx.x % 32, rotated = args.heads + args.kv_heads;
   const int64_t columns = static_cast<int64_t>(rotated + args.kv_heads) * args.head_dim;

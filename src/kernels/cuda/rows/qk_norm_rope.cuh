@@ -54,7 +54,7 @@ struct NoKeeper {
 template <class T, int kBlockTokens, int kEach, class Keeper>
 __device__ __forceinline__ void turn_heads(const QkNormRopeArgs& args, const RopeFrequencies& frequencies,
                                            Keeper keeper) {
-  let_next_start();
+  pdl_trigger();
   __shared__ Turns<kBlockTokens> turns;
   __shared__ float weights[2][kMaxHeadDim];  // the weights of queries, then those of keys
   const int half = args.head_dim / 2, lanes = half / kOctet, rotated = args.heads + args.kv_heads;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void turn_heads(const QkNormRopeArgs& args, const Rop
   fill_turns(turns, args, frequencies, first_token, tokens);
   keeper.find_rows(first_token, tokens);
   __syncthreads();
-  wait_for_previous();
+  pdl_wait();
 
   const int64_t columns = static_cast<int64_t>(rotated + args.kv_heads) * args.head_dim;
   T* const base = static_cast<T*>(args.qkv) + first_token * columns;

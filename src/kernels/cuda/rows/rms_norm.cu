@@ -17,7 +17,7 @@ constexpr int kThreads = kMaxPartials / 2;
 template <class T, int kEach>
 __global__ void __launch_bounds__(kThreads)
     rms_norm_kernel(const T* x, AnyArray weight, float eps, int64_t n, T* out, bool vector) {
-  let_next_start();
+  pdl_trigger();
   __shared__ float trees[kMaxTrees];
   const int64_t row = static_cast<int64_t>(blockIdx.x) * n;
   const int trees_apart = static_cast<int>(blockDim.x) / 32;
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t c = (threadIdx.x + i * blockDim.x) * kOctet;
     if (c < n) scale[i] = load_octet(weight, c, n - c, vector);
   }
-  wait_for_previous();
+  pdl_wait();
   Packed<T> elements[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
@@ -59,10 +59,10 @@ __global__ void __launch_bounds__(kThreads)
 // - alignment: as for rms_norm_kernel.
 template <class T>
 __global__ void rms_norm_long_kernel(const T* x, AnyArray weight, float eps, int64_t n, T* out, bool vector) {
-  let_next_start();
+  pdl_trigger();
   const T* source = x + blockIdx.x * n;
   T* target = out + blockIdx.x * n;
-  wait_for_previous();
+  pdl_wait();
   float squares = 0;
   for (int64_t c = threadIdx.x * kOctet; c < n; c += blockDim.x * kOctet)
     squares = add_squares(squares, load_octet(source + c, n - c, vector));

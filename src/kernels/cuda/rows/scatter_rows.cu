@@ -19,8 +19,8 @@ template <class Word>
 __global__ void __launch_bounds__(kRowWarps * 32)
     scatter_rows_kernel(const Word* x, const int32_t* targets, int64_t count, int copies, int64_t words, Word* out) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32;
-  wait_for_previous();
-  let_next_start();
+  pdl_wait();
+  pdl_trigger();
   if (i >= count) return;
   for (int64_t first = threadIdx.x % 32; first < words; first += 32 * kRowWords) {
     Word flying[kRowWords];

@@ -36,7 +36,7 @@ __device__ void store_gated(const ShortConvArgs& args, int64_t token, int64_t c,
 template <class T, int kRun, bool cached>
 __global__ void __launch_bounds__(kLanes* kWarps, 2)
     short_conv3_kernel(ShortConvArgs args, CachedConvArgs cache, bool vector) {
-  let_next_start();
+  pdl_trigger();
   const int64_t c = (static_cast<int64_t>(blockIdx.y) * kLanes + threadIdx.x) * kOctet;
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y) * kRun;
   const bool mine = c < args.hidden && first < args.tokens;
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kLanes* kWarps, 2)
       if (first + t < args.tokens) places[t] = place_of<cached>(args, cache, first + t);
   }
   const Octet bias = mine ? bias_of(args, c, vector) : Octet{};
-  wait_for_previous();
+  pdl_wait();
   if (!mine) return;
   Packed<T> b[kRun + 2], z[kRun + 2], gates[kRun];  // b and z begin two tokens before the run
 #pragma unroll
@@ -133,9 +133,9 @@ __device__ void store_gated(const ShortConvArgs& args, int64_t token, int64_t c,
 template <class T, bool cached>
 __global__ void __launch_bounds__(kLanes* kWarps)
     short_conv_kernel(ShortConvArgs args, CachedConvArgs cache, bool vector) {
-  let_next_start();
+  pdl_trigger();
   const int64_t c = (static_cast<int64_t>(blockIdx.y) * kLanes + threadIdx.x) * kOctet;
-  wait_for_previous();
+  pdl_wait();
   if (c >= args.hidden) return;
   const int64_t last = args.taps - 1;
   for (int t = 0; t < kTokens<T>; ++t) {

@@ -17,12 +17,12 @@ constexpr int64_t kSpan = 8192;  // entries of a row in one block
 // - thread: entries, then edits, kThreads apart; the edits of a row have different tokens within biases and bans.
 // - alignment: any.
 __global__ void __launch_bounds__(kThreads) adjust_logits_kernel(AdjustLogitsArgs args) {
-  let_next_start();
+  pdl_trigger();
   const int64_t row = blockIdx.x, first = blockIdx.y * kSpan, end = min(first + kSpan, args.vocab);
   const SamplingRule rule = args.rules[row];
   const int32_t place = args.draws[2 * row + 1];
   const int64_t slot = args.slots[row];
-  wait_for_previous();
+  pdl_wait();
   if (!rule.adjusts(place)) return;
   const int32_t* counts = rule.counts() ? args.counts + slot * args.vocab : nullptr;
   const float* logits = args.logits + row * args.vocab;

@@ -14,11 +14,11 @@ constexpr int kThreads = 256;
 // - thread: entries of the sequence's counts where it begins, then tokens of the sequence, kThreads apart.
 // - alignment: any.
 __global__ void __launch_bounds__(kThreads) count_tokens_kernel(CountTokensArgs args) {
-  let_next_start();
+  pdl_trigger();
   const int sequence = static_cast<int>(blockIdx.x);
   const int slot = args.keepers[2 * sequence], prompt = args.keepers[2 * sequence + 1];
   const int first = args.offsets[sequence], end = args.offsets[sequence + 1];
-  wait_for_previous();
+  pdl_wait();
   if (slot < 0) return;
   int32_t* counts = args.counts + slot * args.vocab;
   if (first < end && args.positions[first] == 0) {

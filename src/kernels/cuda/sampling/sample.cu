@@ -68,13 +68,13 @@ __device__ int find_id(const Row& row, const Kept& kept, uint64_t seed, const in
 // - alignment: `vector`: vocab in fours, logits on 16 bytes; otherwise any.
 template <int sharing>
 __global__ void __launch_bounds__(kRowThreads, sharing == 1 ? 2 : 1) sample_kernel(SampleArgs args, bool vector) {
-  let_next_start();
+  pdl_trigger();
   __shared__ Histogram histogram;
   __shared__ float window[kWindow];
   __shared__ SharedSurvey shared;
   start_sharing<sharing>(shared);
   const int64_t index = blockIdx.x / sharing;
-  wait_for_previous();
+  pdl_wait();
   const float* logits = args.logits + index * args.vocab;
   const int vocab = static_cast<int>(args.vocab);
   const Survey mine = survey_row<sharing>(logits, vocab, shared);
