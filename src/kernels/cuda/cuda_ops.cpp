@@ -194,7 +194,7 @@ void CudaOps::gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out
   expect(rows.dtype == DType::kI32 && out.dim(0) == rows.numel() && out.dim(1) == x.dim(1) && out.dtype == x.dtype,
          "gather_rows: shapes");
   launch_gather_rows(stream_, x.data, x.dim(0), rows.as<const int32_t>(), out.dim(0),
-                     x.dim(1) * static_cast<int64_t>(size_bytes(x.dtype)), out.data, /*next_waits=*/true);
+                     x.dim(1) * static_cast<int64_t>(size_bytes(x.dtype)), out.data, /*triggers_late=*/true);
 }
 
 namespace {

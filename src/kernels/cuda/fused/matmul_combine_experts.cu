@@ -190,7 +190,7 @@ template <class T>
 __device__ void combine_units(const MatmulCombineExpertsArgs& args, const Layout& layout, const Block& block,
                               ExpertProducts& products) {
   const int part = threadIdx.x / 32, box_rows = layout.a_bytes / kRowBytes;
-  if (offsets_are_new(args.product)) pdl_wait();
+  if (offsets_need_wait(args.product)) pdl_wait();
   PartsWalk walk(args.product, box_rows, kTile);
   PartsWalk::Unit unit;
   Combination<T> combination(args.combine);

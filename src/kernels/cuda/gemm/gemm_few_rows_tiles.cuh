@@ -27,8 +27,8 @@ constexpr int kBufferTiles = 8;  // pieces of tiles in a tile buffer, where k is
 // kernels find room beside each other, and so fill their tile buffers while others compute.
 struct Share {
   int bytes;
-  bool next_waits = false;
-  constexpr Share without(int used) const { return {bytes - used, next_waits}; }
+  bool triggers_late = false;
+  constexpr Share without(int used) const { return {bytes - used, triggers_late}; }
 };
 constexpr Share kHalf{112 * 1024};  // two blocks of any of these fit
 enum class Kernel {
@@ -76,19 +76,19 @@ struct Layout {
   int box_tiles;  // tiles of a box, which has its pieces outside: all tiles of a single piece, otherwise one
   int buffers;
   int buffer_bytes;
-  bool whole_pieces;  // kDepth divides k
-  int unit_columns;   // columns from a unit to the next one
-  int tile_distance;  // rows of w from a unit's tile to its next one
-  int a_bytes;        // what a piece of a takes of a tile buffer
-  bool next_waits;    // Share::next_waits
-  int kept_rows;      // rows of a that the block keeps instead behind its tile buffers, all of them or none
+  bool whole_pieces;   // kDepth divides k
+  int unit_columns;    // columns from a unit to the next one
+  int tile_distance;   // rows of w from a unit's tile to its next one
+  int a_bytes;         // what a piece of a takes of a tile buffer
+  bool triggers_late;  // Share::triggers_late
+  int kept_rows;       // rows of a that the block keeps instead behind its tile buffers, all of them or none
 };
 
 // The layout of blocks whose tiles are neighbours, in so much shared memory. `a_rows`: how many rows of a
 // there are in a tile buffer.
 inline Layout layout_of(int tiles, int a_rows, int64_t k, Share share) {
   Layout layout{};
-  layout.next_waits = share.next_waits;
+  layout.triggers_late = share.triggers_late;
   layout.a_bytes = a_rows * kRowBytes;
   layout.tiles = tiles;
   layout.unit_columns = tiles * kTile;
@@ -182,13 +182,13 @@ struct Cursor {
 
 // Whether the offsets must be waited for. The next kernel may then start only behind that wait, so that it finds them
 // written.
-__device__ inline bool offsets_are_new(const GemmArgs& args) {
+__device__ inline bool offsets_need_wait(const GemmArgs& args) {
   return args.offsets != nullptr && args.offsets_visible == Visible::kAfterWait;
 }
 
 // To be called first of all by every thread.
 __device__ inline void pdl_trigger_early(const GemmArgs& args, const Layout& layout) {
-  if (!layout.next_waits && !offsets_are_new(args)) pdl_trigger();
+  if (!layout.triggers_late && !offsets_need_wait(args)) pdl_trigger();
 }
 
 // What the loading warp does: it fills the tile buffers of the block's units, in the order of make_walk(), which is
@@ -223,19 +223,19 @@ __device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, con
       load_pieces(block.buffer(buffer) + w_bytes, a_map, block.full + buffer * 8, at.round * round_x, at.unit.first_row,
                   at.round * round_pieces, 0, kEvictNormal);
   };
-  const bool behind_wait = offsets_are_new(args);
-  if (behind_wait) {
+  const bool after_wait = offsets_need_wait(args);
+  if (after_wait) {
     pdl_wait();
     pdl_trigger();
   }
   Cursor<Walk> cursor(make_walk());
   Cursor<Walk> again = cursor;
   int filled = 0;
-  if (!behind_wait) {
+  if (!after_wait) {
 #pragma unroll 1
     for (; filled < layout.buffers && cursor.there; ++filled, cursor.next(block.rounds)) load_w(cursor, filled);
     pdl_wait();
-    if (layout.next_waits) pdl_trigger();
+    if (layout.triggers_late) pdl_trigger();
     if constexpr (kKept) {
       make_kept();
     } else {

@@ -30,7 +30,7 @@ void launch_embed(cudaStream_t stream, const int32_t* ids, int64_t tokens, AnyAr
   if (tokens == 0 || hidden == 0) return;
   if (table.dtype == act)
     return launch_gather_rows(stream, table.data, vocab, ids, tokens, hidden * static_cast<int64_t>(size_bytes(act)),
-                              out, /*next_waits=*/false);
+                              out, /*triggers_late=*/false);
   const bool vector = hidden % kOctet == 0 && on_16_bytes(table.data) && on_16_bytes(out);
   with_device_type(act, [&](auto zero) {
     using T = decltype(zero);

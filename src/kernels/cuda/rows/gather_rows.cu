@@ -17,11 +17,11 @@ constexpr int kRowWarps = 8, kRowWords = 8;
 template <class Word>
 __global__ void __launch_bounds__(kRowWarps * 32)
     gather_rows_kernel(const Word* x, int64_t x_rows, const int32_t* rows, int64_t count, int64_t words, Word* out,
-                       bool next_waits) {
-  if (!next_waits) pdl_trigger();
+                       bool triggers_late) {
+  if (!triggers_late) pdl_trigger();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32;
   pdl_wait();
-  if (next_waits) pdl_trigger();
+  if (triggers_late) pdl_trigger();
   if (i >= count) return;
   const int64_t row = rows[i];
   device_expect(row >= 0 && row < x_rows);
@@ -39,13 +39,13 @@ __global__ void __launch_bounds__(kRowWarps * 32)
 }  // namespace
 
 void launch_gather_rows(cudaStream_t stream, const void* x, int64_t x_rows, const int32_t* rows, int64_t count,
-                        int64_t row_bytes, void* out, bool next_waits) {
+                        int64_t row_bytes, void* out, bool triggers_late) {
   if (count == 0 || row_bytes == 0) return;
   with_row_word(x, out, row_bytes, [&](auto word) {
     using Word = decltype(word);
     launch_dependent("gather_rows_kernel", gather_rows_kernel<Word>, {ceil_divide(count, kRowWarps), kRowWarps * 32},
                      stream, static_cast<const Word*>(x), x_rows, rows, count,
-                     row_bytes / static_cast<int64_t>(sizeof(Word)), static_cast<Word*>(out), next_waits);
+                     row_bytes / static_cast<int64_t>(sizeof(Word)), static_cast<Word*>(out), triggers_late);
   });
 }
 
