@@ -50,10 +50,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (warp < kLoader) {
-    take_registers<kMultiplierRegisters>();
+    setmaxnreg_inc<kMultiplierRegisters>();
     attend_tiles<T>(args, block);
   } else {
-    give_registers<kLoaderRegisters>();
+    setmaxnreg_dec<kLoaderRegisters>();
     if (warp == kLoader) load_tiles<paged>(args, &query_map, &key_map, &value_map, box_rows, next_unit, block);
   }
 }

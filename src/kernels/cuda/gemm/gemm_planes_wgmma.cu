@@ -65,15 +65,15 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Shape<float_w
   cluster_sync();
   const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0);
   if (warpgroup == 0) {
-    give_registers<kLoaderRegisters>();
+    setmaxnreg_dec<kLoaderRegisters>();
     if (threadIdx.x < 32) load_tiles<float_weights>(args, &a_map, &w_map, block);
   } else if (float_weights && warpgroup == 1) {
     if constexpr (float_weights) {
-      give_registers<kSplitterRegisters>();
+      setmaxnreg_dec<kSplitterRegisters>();
       split_weights(args, block);
     }
   } else {
-    take_registers<S::kMultiplierRegisters>();
+    setmaxnreg_inc<S::kMultiplierRegisters>();
     multiply_tiles<float_weights>(args, block, warpgroup - S::kFirstMultiplier);
   }
   __syncwarp();

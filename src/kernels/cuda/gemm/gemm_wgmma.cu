@@ -77,13 +77,13 @@ __global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster, transp
   if (!known || warp != S::kLoaderOfW) pdl_wait();
   if (!known) pdl_trigger();
   if (warp < S::kLoaderOfW) {
-    take_registers<kMultiplierRegisters>();
+    setmaxnreg_inc<kMultiplierRegisters>();
     if constexpr (transposed)
       multiply_transposed_tiles<T, tile, swiglu>(args, block);
     else
       multiply_tiles<T, tile, swiglu>(args, float_out, block);
   } else {
-    give_registers<kLoaderRegisters>();
+    setmaxnreg_dec<kLoaderRegisters>();
     if (warp == S::kLoaderOfW) {
       load_w<tile>(args, &w_map, block);
       pdl_wait();

@@ -154,11 +154,11 @@ __device__ inline void store_at(uint32_t address, uint32_t value, uint32_t barri
 // These move registers between the warpgroups of a block. All four warps of a warpgroup call them. `registers` is what
 // a thread has afterwards: a multiple of 8, from 24 to 240.
 template <int registers>
-__device__ inline void take_registers() {
+__device__ inline void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(registers));
 }
 template <int registers>
-__device__ inline void give_registers() {
+__device__ inline void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(registers));
 }
 
