@@ -19,8 +19,8 @@
 #include "kernels/cuda/gemm/gemm_wgmma.h"
 #include "kernels/cuda/gemm/gemm_wgmma_block.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma_out.cuh"
+#include "kernels/cuda/gemm/gemm_wgmma_scheduler.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma_transposed_out.cuh"
-#include "kernels/cuda/gemm/gemm_wgmma_walk.cuh"
 #include "kernels/cuda/ptx/hopper.cuh"
 
 namespace lfm2 {
@@ -45,7 +45,7 @@ __device__ void multiply_transposed_tiles(const GemmArgs& args, Block<tile> bloc
 
 // - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and w of type T, out
 //   of type T or fp32 (`float_out`), bias of any type; a_map and w_map describe a and w to the copy engine.
-// - block: stays on its multiprocessor and walks through tiles (TileWalk), together with the other block of its
+// - block: stays on its multiprocessor and walks through tiles (TileScheduler), together with the other block of its
 //   cluster where there are two.
 // - thread: the warps of one or two warpgroups multiply, 64 rows of a each, or of w where the transpose is computed,
 //   and write (multiply_tiles, multiply_transposed_tiles); one warp behind them loads w (load_w), the next one a
@@ -109,9 +109,9 @@ __device__ __forceinline__ int warpgroup_number() {
 template <WgmmaTile tile, class Load>
 __device__ void fill_buffers(const GemmArgs& args, Block<tile>& block, const Load& load) {
   const bool elected = elect_lane();
-  TileWalk<tile> walk(args);
+  TileScheduler<tile> scheduler(args);
   TileWork work;
-  for (int unit = block.unit; walk.find(unit, block.rank, work); unit += block.units)
+  for (int unit = block.unit; scheduler.find(unit, block.rank, work); unit += block.units)
     for (int round = 0; round < block.rounds; ++round, block.ring.next()) {
       block.ring.wait_free();
       if (elected) load(work, round);

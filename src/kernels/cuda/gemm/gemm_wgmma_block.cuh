@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/gemm/gemm_wgmma_out.cuh"
-#include "kernels/cuda/gemm/gemm_wgmma_walk.cuh"
+#include "kernels/cuda/gemm/gemm_wgmma_scheduler.cuh"
 #include "kernels/cuda/ptx/ring.cuh"
 
 namespace lfm2::wgmma_tiles {

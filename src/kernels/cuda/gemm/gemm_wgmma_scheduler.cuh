@@ -26,9 +26,9 @@ struct TileWork {
 // columns that they share. So all that use a piece of w in a band do so at about the same time. A warp finds its units
 // by itself, with a prefix sum over the groups, 32 at a time, which its lanes keep.
 template <WgmmaTile tile>
-class TileWalk {
+class TileScheduler {
  public:
-  __device__ explicit TileWalk(const GemmArgs& args)
+  __device__ explicit TileScheduler(const GemmArgs& args)
       : offsets_(args.offsets),
         groups_(static_cast<int>(args.groups)),
         rows_(static_cast<int>(args.m)),
