@@ -44,8 +44,8 @@ TEST(GemmPlanTest, RegularDenseProductsGoToCublas) {
   EXPECT_EQ(choose_dense(odd), GemmPath::kCublasLt);
   EXPECT_EQ(choose_dense({.act = kF32, .weight = kF32, .out = kF32, .n = 8, .k = 8}), GemmPath::kCublasLt);
   const GemmProblem exact{.act = kF32, .weight = kBf16, .out = kF32, .n = 8, .k = 8};
-  EXPECT_EQ(choose_dense(exact), GemmPath::kPlanes);
-  EXPECT_EQ(choose_grouped(exact), GemmPath::kPlanes);
+  EXPECT_EQ(choose_dense(exact), GemmPath::kBf16x3);
+  EXPECT_EQ(choose_grouped(exact), GemmPath::kBf16x3);
   odd = exact;
   odd.k = 9;
   EXPECT_EQ(choose_grouped(odd), GemmPath::kSimt);
@@ -67,7 +67,7 @@ TEST(GemmPlanTest, HopperHasKernelsOfItsOwn) {
   other.n = 2056;
   EXPECT_EQ(choose_grouped(other), GemmPath::kMma);
   for (const DType weight : {kF32, kBf16, kF16}) {
-    const GemmPath own = weight == kF16 ? GemmPath::kSimt : GemmPath::kPlanesWgmma;
+    const GemmPath own = weight == kF16 ? GemmPath::kSimt : GemmPath::kBf16x3Wgmma;
     GemmProblem fp32{.act = kF32, .weight = weight, .out = kF32, .n = 8, .k = 8, .hopper = true};
     EXPECT_EQ(choose_dense(fp32), own);
     EXPECT_EQ(choose_grouped(fp32), own);

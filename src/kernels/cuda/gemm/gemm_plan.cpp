@@ -20,15 +20,15 @@ GemmPath choose_grouped(const GemmProblem& problem) {
   const bool hopper = problem.hopper && regular && problem.n > 0 && problem.n % columns == 0;
   if (problem.act != DType::kF32) return hopper ? GemmPath::kWgmma : GemmPath::kMma;
   if (problem.plain_fp32 || problem.weight == DType::kF16) return GemmPath::kSimt;
-  if (hopper) return GemmPath::kPlanesWgmma;
-  return problem.weight == DType::kBf16 && regular ? GemmPath::kPlanes : GemmPath::kSimt;
+  if (hopper) return GemmPath::kBf16x3Wgmma;
+  return problem.weight == DType::kBf16 && regular ? GemmPath::kBf16x3 : GemmPath::kSimt;
 }
 
 GemmPath choose_dense(const GemmProblem& problem) {
   const GemmPath own = choose_grouped(problem);
   // These are as fast as cuBLASLt in large products. In small ones they are twice as fast, because cuBLASLt would have
   // to use the algorithm of the large ones, so that the bits stay the same.
-  if (own == GemmPath::kPlanesWgmma || own == GemmPath::kWgmma) return own;
+  if (own == GemmPath::kBf16x3Wgmma || own == GemmPath::kWgmma) return own;
   // cuBLASLt's Hopper kernels round a 16-bit product before they add the old value, so the result is rounded twice.
   const bool rounds_twice = problem.epilogue == Epilogue::kAdd && problem.out != DType::kF32;
   const bool regular = problem.aligned && !rounds_twice && problem.epilogue != Epilogue::kSwiglu && problem.n > 0 &&

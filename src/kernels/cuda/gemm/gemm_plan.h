@@ -30,8 +30,8 @@ enum class GemmPath {
   kCublasLt,     // dense; regular types and sizes
   kWgmma,        // Hopper, bf16 and fp16, regular sizes; dense and grouped; few rows use mma.sync, with the same bits
   kMma,          // mma.sync of sm_80 and later, bf16 and fp16; dense and grouped
-  kPlanesWgmma,  // Hopper, fp32 activations, bf16 or fp32 weights: exact bf16 products; dense and grouped
-  kPlanes,       // mma.sync, fp32 activations, bf16 weights: three exact bf16 products; dense and grouped
+  kBf16x3Wgmma,  // Hopper, fp32 activations, bf16 or fp32 weights: exact bf16 products; dense and grouped
+  kBf16x3,       // mma.sync, fp32 activations, bf16 weights: three exact bf16 products; dense and grouped
   kSimt,         // FFMA, fp32 activations; dense and grouped
 };
 
@@ -51,7 +51,7 @@ constexpr bool prefers_few_rows(int64_t m, int64_t n, bool grouped) {
 struct GemmTile {
   int rows = 0, columns = 0;
 };
-constexpr GemmTile kMmaTile{128, 256}, kPlanesTile{128, 128}, kSimtTile{128, 128};
+constexpr GemmTile kMmaTile{128, 256}, kBf16x3Tile{128, 128}, kSimtTile{128, 128};
 
 // The most row tiles that `rows` can need, however they are split over `groups` groups. The grid has this size, so that
 // the GPU need not be asked.

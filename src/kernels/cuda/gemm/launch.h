@@ -35,9 +35,9 @@ void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DTy
 void launch_gemm_few_rows(cudaStream_t stream, const GemmArgs& args, DType act, DType out);
 // For a and out of fp32, w of bf16 or fp32, on sm_90a only. n and k must be multiples of 8 (w fp32: k of 4), and
 // everything on 16 bytes.
-void launch_gemm_planes_wgmma(cudaStream_t stream, const GemmArgs& args);
+void launch_gemm_bf16x3_wgmma(cudaStream_t stream, const GemmArgs& args);
 // For a and out of fp32, w of bf16. k must be a multiple of 8, and a and w on 16 bytes.
-void launch_gemm_planes(cudaStream_t stream, const GemmArgs& args);
+void launch_gemm_bf16x3(cudaStream_t stream, const GemmArgs& args);
 // For a and out of fp32, w of any type. Takes any sizes and addresses.
 void launch_gemm_simt(cudaStream_t stream, const GemmArgs& args);
 

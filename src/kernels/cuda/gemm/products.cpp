@@ -11,18 +11,18 @@ void Products::multiply(GemmPath path, GemmArgs args, const GemmProblem& problem
       return;
     case GemmPath::kMma:
       return launch_gemm_mma(stream_, args, problem.act, problem.out);
-    case GemmPath::kPlanes:
-      return launch_gemm_planes(stream_, args);
+    case GemmPath::kBf16x3:
+      return launch_gemm_bf16x3(stream_, args);
 #if LFM2_HAS_SM90A
     case GemmPath::kWgmma:
       if (prefers_few_rows(args.m, args.n, args.offsets != nullptr))
         return launch_gemm_few_rows(stream_, args, problem.act, problem.out);
       return launch_gemm_wgmma(stream_, args, problem.act, problem.out);
-    case GemmPath::kPlanesWgmma:
-      return launch_gemm_planes_wgmma(stream_, args);
+    case GemmPath::kBf16x3Wgmma:
+      return launch_gemm_bf16x3_wgmma(stream_, args);
 #else
     case GemmPath::kWgmma:
-    case GemmPath::kPlanesWgmma:
+    case GemmPath::kBf16x3Wgmma:
       expect(false, "this build has no code for sm_90a");
       return;
 #endif

@@ -1,13 +1,13 @@
 // Turns a thread's sums of planes' products into output: computes doubtful sums again, then bias, SwiGLU, addition. For
-// gemm_planes_wgmma.cu.
+// gemm_bf16x3_wgmma.cu.
 #pragma once
 
 #include <type_traits>
 
-#include "kernels/cuda/gemm/gemm_planes.cuh"
-#include "kernels/cuda/gemm/gemm_planes_wgmma_tiles.cuh"
+#include "kernels/cuda/gemm/gemm_bf16x3.cuh"
+#include "kernels/cuda/gemm/gemm_bf16x3_wgmma_tiles.cuh"
 
-namespace lfm2::planes {
+namespace lfm2::bf16x3 {
 
 template <class B, int size>
 __device__ void add_bias(const B* bias, int columns, float (&sums)[size]) {
@@ -69,4 +69,4 @@ __device__ void finish(const GemmArgs& args, const Place& place, int row0, int c
   }
 }
 
-}  // namespace lfm2::planes
+}  // namespace lfm2::bf16x3

@@ -1,14 +1,14 @@
-// Matrix products of fp32 activations with bf16 weights on tensor cores, at fp32's accuracy and better; dense and
-// grouped.
+// bf16x3: matrix products of fp32 activations with bf16 weights on tensor cores, at fp32's accuracy and better; dense
+// and grouped.
 //
 // An fp32 value is exactly the sum of three bf16 planes (8 + 8 + 8 significant bits), so three bf16 products with an
 // exact bf16 weight are the exact products. Tensor cores truncate as they add. Therefore every 64 elements of k are
 // summed on their own, all products of the smallest plane first, and added to the running sum with rounding to nearest.
 // Against fp64 the error is a quarter of plain fp32's (docs/performance.md). The order of the sum depends on k alone,
 // so the bits of a row do not depend on the rows beside it. Sums that planes may have got wrong are computed again
-// (gemm_planes.cuh).
+// (gemm_bf16x3.cuh).
 #include "kernels/cuda/common/shared_memory.cuh"
-#include "kernels/cuda/gemm/gemm_planes.cuh"
+#include "kernels/cuda/gemm/gemm_bf16x3.cuh"
 #include "kernels/cuda/gemm/gemm_tile.cuh"
 #include "kernels/cuda/ptx/mma.cuh"
 
@@ -16,10 +16,10 @@ namespace lfm2 {
 
 namespace {
 
-using namespace planes;
+using namespace bf16x3;
 
 constexpr int kThreads = 256;
-constexpr int kRows = kPlanesTile.rows, kColumns = kPlanesTile.columns;
+constexpr int kRows = kBf16x3Tile.rows, kColumns = kBf16x3Tile.columns;
 constexpr int kWarpRows = 64, kWarpColumns = 32;  // 2 x 4 warps; two sets of sums leave no registers for larger ones
 constexpr int kDepth = 64;                        // elements of k in one tile buffer and between roundings
 constexpr int kSteps = kDepth / 16;
@@ -52,9 +52,9 @@ __device__ void multiply_buffer(uint32_t a_rows, uint32_t w_rows, float (&sums)[
 // - thread: a warp has 64 rows and 32 columns of the tile, in pieces as mma.sync leaves them (stage_sums); every
 //   thread also splits octets of a into planes.
 // - alignment: k in octets, a and w on 16 bytes; `vector_out`: vector_output(), otherwise any.
-__global__ void __launch_bounds__(kThreads, 1) gemm_planes_kernel(GemmArgs args, bool vector_out) {
+__global__ void __launch_bounds__(kThreads, 1) gemm_bf16x3_kernel(GemmArgs args, bool vector_out) {
   extern __shared__ __align__(128) char shared[];
-  const TilePlace place = find_tile(args, kPlanesTile);
+  const TilePlace place = find_tile(args, kBf16x3Tile);
   if (place.group < 0) return;
   const float* a = static_cast<const float*>(args.a);
   const auto* w = static_cast<const __nv_bfloat16*>(args.w.data) + place.group * args.n * args.k;
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_planes_kernel(GemmArgs args,
   float* staged = reinterpret_cast<float*>(shared);
   stage_sums<kSumStride>(staged, warp_row, warp_column, sums);
   __syncthreads();
-  write_staged<kThreads, float>(args, place, kPlanesTile, staged, kSumStride, vector_out);
+  write_staged<kThreads, float>(args, place, kBf16x3Tile, staged, kSumStride, vector_out);
 }
 
 __device__ void APart::load(const float* a, int64_t first, int64_t end, int64_t k, int64_t first_k) {
@@ -166,11 +166,11 @@ __device__ void multiply_buffer(uint32_t a_rows, uint32_t w_rows, float (&sums)[
 
 }  // namespace
 
-void launch_gemm_planes(cudaStream_t stream, const GemmArgs& args) {
+void launch_gemm_bf16x3(cudaStream_t stream, const GemmArgs& args) {
   if (args.m == 0 || args.n == 0) return;
-  allow_shared_bytes<gemm_planes_kernel, kSharedBytes>();
-  gemm_planes_kernel<<<tile_count(args, kPlanesTile), kThreads, kSharedBytes, stream>>>(args, vector_output(args));
-  check_launch("gemm_planes_kernel");
+  allow_shared_bytes<gemm_bf16x3_kernel, kSharedBytes>();
+  gemm_bf16x3_kernel<<<tile_count(args, kBf16x3Tile), kThreads, kSharedBytes, stream>>>(args, vector_output(args));
+  check_launch("gemm_bf16x3_kernel");
 }
 
 }  // namespace lfm2

@@ -4,19 +4,19 @@
 
 #include <vector>
 
-#include "cuda/gemm/planes_check.h"
+#include "cuda/gemm/bf16x3_check.h"
 
 namespace lfm2 {
 namespace {
 
 using namespace test;
 
-struct CudaGemmPlanesTest : ::testing::Test {
-  static void launch(const GemmArgs& args) { launch_gemm_planes(nullptr, args); }
-  static void check(const Product& p) { check_planes(p, launch); }
+struct CudaGemmBf16x3Test : ::testing::Test {
+  static void launch(const GemmArgs& args) { launch_gemm_bf16x3(nullptr, args); }
+  static void check(const Product& p) { check_bf16x3(p, launch); }
 };
 
-TEST_F(CudaGemmPlanesTest, EveryEpilogueSplitAndEdge) {
+TEST_F(CudaGemmBf16x3Test, EveryEpilogueSplitAndEdge) {
   for (const int64_t k : {8, 72, 264})
     for (const int64_t m : {1, 64, 65, 130})
       for (const int64_t n : {1, 19, 40, 136}) check(fp32_product(m, n, k, DType::kBf16));
@@ -26,18 +26,18 @@ TEST_F(CudaGemmPlanesTest, EveryEpilogueSplitAndEdge) {
         check(fp32_product(151, 144, k, DType::kBf16, epilogue, bias_before(epilogue), split));
 }
 
-TEST_F(CudaGemmPlanesTest, LosesNoMoreThanPlainFp32) {
+TEST_F(CudaGemmBf16x3Test, LosesNoMoreThanPlainFp32) {
   for (const Kind& kind : kUsualKinds) expect_no_more_loss_than_plain_fp32(kind, DType::kBf16, launch);
   for (const Kind& kind : kDenormalKinds) expect_no_more_loss_than_plain_fp32(kind, DType::kBf16, launch);
 }
 
-TEST_F(CudaGemmPlanesTest, DenormalsInEveryEpilogue) { check_denormals_in_epilogues(DType::kBf16, launch); }
+TEST_F(CudaGemmBf16x3Test, DenormalsInEveryEpilogue) { check_denormals_in_epilogues(DType::kBf16, launch); }
 
-TEST_F(CudaGemmPlanesTest, RowsDoNotFeelDenormalNeighbours) {
+TEST_F(CudaGemmBf16x3Test, RowsDoNotFeelDenormalNeighbours) {
   expect_rows_do_not_feel_denormal_neighbours(DType::kBf16, launch);
 }
 
-TEST_F(CudaGemmPlanesTest, PassesInfinitiesAndNansThrough) { check_infinities_and_nans(DType::kBf16, launch); }
+TEST_F(CudaGemmBf16x3Test, PassesInfinitiesAndNansThrough) { check_infinities_and_nans(DType::kBf16, launch); }
 
 }  // namespace
 }  // namespace lfm2

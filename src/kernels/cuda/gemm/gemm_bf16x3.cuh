@@ -7,7 +7,7 @@
 #include "kernels/cuda/common/device_types.cuh"
 #include "kernels/cuda/gemm/launch.h"
 
-namespace lfm2::planes {
+namespace lfm2::bf16x3 {
 
 constexpr int kPlanes = 3;
 
@@ -174,4 +174,4 @@ __device__ void redo_doubtful(const GemmArgs& args, int64_t group, const SumPlac
   for (int i = 0; i < size; ++i) sums[i] = copy[i];
 }
 
-}  // namespace lfm2::planes
+}  // namespace lfm2::bf16x3

@@ -1,10 +1,10 @@
 // Matrix products of fp32 activations on Hopper's tensor cores, at fp32's accuracy and better; dense and grouped.
 //
-// The method is that of gemm_planes.cu: an fp32 value is exactly the sum of three bf16 planes, and tensor cores
+// The method is that of gemm_bf16x3.cu: an fp32 value is exactly the sum of three bf16 planes, and tensor cores
 // truncate as they add, so every 64 elements of k are summed on their own, the smallest plane first, and added to the
 // running sum with rounding to nearest. bf16 weights need three products, which are exact. fp32 weights are split, too,
 // and need six; what is left out is below 2^-24 of a product. The order of the sum depends on k alone, so the bits of a
-// row do not depend on the rows beside it. Sums that planes may have got wrong are computed again (gemm_planes.cuh).
+// row do not depend on the rows beside it. Sums that planes may have got wrong are computed again (gemm_bf16x3.cuh).
 //
 // Two thread blocks of a cluster compute 128 rows by 256 columns, each of them 128 of the columns. Each loads half of
 // the rows' fp32 values for both, and its own weights; one warp does that, running ahead through a ring of tile
@@ -16,15 +16,15 @@
 #include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/common/tensor_map.h"
-#include "kernels/cuda/gemm/gemm_planes.cuh"
-#include "kernels/cuda/gemm/gemm_planes_wgmma_out.cuh"
-#include "kernels/cuda/gemm/gemm_planes_wgmma_tiles.cuh"
+#include "kernels/cuda/gemm/gemm_bf16x3.cuh"
+#include "kernels/cuda/gemm/gemm_bf16x3_wgmma_out.cuh"
+#include "kernels/cuda/gemm/gemm_bf16x3_wgmma_tiles.cuh"
 
 namespace lfm2 {
 
 namespace {
 
-using namespace planes;
+using namespace bf16x3;
 
 template <bool float_weights>
 __device__ void load_tiles(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
@@ -43,7 +43,7 @@ __device__ void multiply_tiles(const GemmArgs& args, const Block& block, int war
 //   bytes.
 template <bool float_weights>
 __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Shape<float_weights>::kThreads, 1)
-    gemm_planes_wgmma_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
+    gemm_bf16x3_wgmma_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
                              const __grid_constant__ GemmArgs args) {
   using S = Shape<float_weights>;
   extern __shared__ char raw_shared[];
@@ -80,7 +80,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Shape<float_w
   cluster_sync();  // a block may not end while the other one writes to it
 }
 
-// Like planes::split, but with rounding: the part that the six products leave out becomes a third as large, and has
+// Like bf16x3::split, but with rounding: the part that the six products leave out becomes a third as large, and has
 // either sign.
 __device__ void split_rounded(float even, float odd, uint32_t& first, uint32_t& second, uint32_t& third) {
   const auto next = [&] {
@@ -358,15 +358,15 @@ void launch(cudaStream_t stream, const GemmArgs& args) {
   const int64_t tiles = row_tile_bound(args.m, args.groups, kRows) * ceil_divide(args.n, kCluster * kColumns);
   const auto clusters =
       static_cast<unsigned>(std::min<int64_t>(tiles, (multiprocessors - args.left_to_transfers) / kCluster));
-  allow_shared_bytes<gemm_planes_wgmma_kernel<float_weights>, S::kSharedBytes>();
-  gemm_planes_wgmma_kernel<float_weights>
+  allow_shared_bytes<gemm_bf16x3_wgmma_kernel<float_weights>, S::kSharedBytes>();
+  gemm_bf16x3_wgmma_kernel<float_weights>
       <<<clusters * kCluster, S::kThreads, S::kSharedBytes, stream>>>(a_map, w_map, args);
-  check_launch("gemm_planes_wgmma_kernel");
+  check_launch("gemm_bf16x3_wgmma_kernel");
 }
 
 }  // namespace
 
-void launch_gemm_planes_wgmma(cudaStream_t stream, const GemmArgs& args) {
+void launch_gemm_bf16x3_wgmma(cudaStream_t stream, const GemmArgs& args) {
   if (args.m == 0 || args.n == 0) return;
   if (args.w.dtype == DType::kBf16)
     launch<false>(stream, args);

@@ -1,14 +1,14 @@
-// The parts of gemm_planes_wgmma.cu around the multiplication: the tiles of a cluster, the order in which they come,
+// The parts of gemm_bf16x3_wgmma.cu around the multiplication: the tiles of a cluster, the order in which they come,
 // and the tile buffers of shared memory that they pass through.
 #pragma once
 
 #include "kernels/cuda/common/device_types.cuh"
-#include "kernels/cuda/gemm/gemm_planes.cuh"
+#include "kernels/cuda/gemm/gemm_bf16x3.cuh"
 #include "kernels/cuda/gemm/gemm_tile.cuh"
 #include "kernels/cuda/gemm/launch.h"
 #include "kernels/cuda/ptx/hopper.cuh"
 
-namespace lfm2::planes {
+namespace lfm2::bf16x3 {
 
 constexpr int kCluster = 2;  // thread blocks, side by side
 constexpr int kRows = 128, kColumns = 128;
@@ -104,4 +104,4 @@ __device__ char* planes_of(const Block& block, int buffer) {
   return block.shared + (S::kBuffers * S::kBufferBoxes + buffer * S::kWPlanes) * kBoxBytes;
 }
 
-}  // namespace lfm2::planes
+}  // namespace lfm2::bf16x3

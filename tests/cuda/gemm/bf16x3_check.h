@@ -17,7 +17,7 @@ inline Product fp32_product(int64_t m, int64_t n, int64_t k, DType weight, Epilo
   return {m, n, k, DType::kF32, weight, DType::kF32, epilogue, bias, std::move(split)};
 }
 
-constexpr float kPlanesSpread = 0.03f;  // spread of random weights
+constexpr float kBf16x3Spread = 0.03f;  // spread of random weights
 constexpr double kToDenormal = 0x1p-130;
 
 struct Kind {
@@ -117,7 +117,7 @@ struct ProductErrors {
 };
 
 // Expects every element within what the method may lose.
-inline ProductErrors check_planes(const Product& p, const Operands& in, const Launch& launch) {
+inline ProductErrors check_bf16x3(const Product& p, const Operands& in, const Launch& launch) {
   const HostTensor out = run(p, in, launch);
   ProductErrors errors{
       {}, std::vector<Errors>(static_cast<size_t>(p.m)), std::vector<Errors>(static_cast<size_t>(p.n))};
@@ -156,17 +156,17 @@ inline ProductErrors check_planes(const Product& p, const Operands& in, const La
   EXPECT_EQ(wrong, 0) << p.text();
   return errors;
 }
-inline void check_planes(const Product& p, const Launch& launch) {
-  check_planes(p, Operands(p, kPlanesSpread), launch);
+inline void check_bf16x3(const Product& p, const Launch& launch) {
+  check_bf16x3(p, Operands(p, kBf16x3Spread), launch);
 }
 
 // Expects that in no row and in no column the error is larger than plain fp32's.
 inline void expect_no_more_loss_than_plain_fp32(const Kind& kind, DType weight, const Launch& launch) {
   const Product p = fp32_product(48, 64, 2048, weight);
   SCOPED_TRACE(std::string(kind.name) + ", " + p.text());
-  Operands in(p, kPlanesSpread);
+  Operands in(p, kBf16x3Spread);
   kind.change(p, in);
-  const ProductErrors errors = check_planes(p, in, launch);
+  const ProductErrors errors = check_bf16x3(p, in, launch);
   EXPECT_GT(errors.all.chain, 0);
   int64_t worse = 0;
   for (const std::vector<Errors>& lines : {errors.rows, errors.columns})
@@ -186,16 +186,16 @@ inline void check_denormals_in_epilogues(DType weight, const Launch& launch) {
     for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd, Epilogue::kSwiglu}) {
       SCOPED_TRACE(kind.name);
       const Product p = fp32_product(67, 80, 200, weight, epilogue, bias_before(epilogue), {0, 30, 30, 67});
-      Operands in(p, kPlanesSpread);
+      Operands in(p, kBf16x3Spread);
       kind.change(p, in);
       scale(in.bias, 1, 0x1p-140, everywhere);
       if (epilogue == Epilogue::kAdd) scale(in.old, p.n, kToDenormal, everywhere);
       if (epilogue == Epilogue::kSwiglu) {  // only the up rows are changed
-        const Operands fresh(p, kPlanesSpread);
+        const Operands fresh(p, kBf16x3Spread);
         for (size_t i = 0; i < in.w.size(); ++i)
           if (static_cast<int64_t>(i) / p.k / kGateUpBlock % 2 == 0) in.w.set(i, fresh.w.get(i));
       }
-      check_planes(p, in, launch);
+      check_bf16x3(p, in, launch);
     }
 }
 
@@ -203,12 +203,12 @@ inline void check_denormals_in_epilogues(DType weight, const Launch& launch) {
 inline void expect_rows_do_not_feel_denormal_neighbours(DType weight, const Launch& launch) {
   for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd, Epilogue::kSwiglu}) {
     const Product p = fp32_product(150, 144, 520, weight, epilogue);
-    const Operands normal(p, kPlanesSpread);
-    Operands denormal(p, kPlanesSpread);
+    const Operands normal(p, kBf16x3Spread);
+    Operands denormal(p, kBf16x3Spread);
     scale(denormal.a, p.k, kToDenormal, everywhere);
     const HostTensor of_normal = run(p, normal, launch), of_denormal = run(p, denormal, launch);
     for (const double factor : {kToDenormal, 0.0, static_cast<double>(INFINITY)}) {
-      Operands mixed(p, kPlanesSpread);
+      Operands mixed(p, kBf16x3Spread);
       scale(mixed.a, p.k, factor, in_every_third_row);
       const HostTensor out = run(p, mixed, launch);
       for (int64_t row = 0; row < p.m; ++row) {
@@ -225,7 +225,7 @@ inline void expect_rows_do_not_feel_denormal_neighbours(DType weight, const Laun
 inline void check_infinities_and_nans(DType weight, const Launch& launch) {
   for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kSwiglu}) {
     const Product p = fp32_product(140, 144, 200, weight, epilogue, DType::kI32, {0, 40, 140});
-    Operands in(p, kPlanesSpread);
+    Operands in(p, kBf16x3Spread);
     for (size_t n = 0; n < static_cast<size_t>(p.n); ++n) in.w.set(n * 200 + 7, n % 3 == 0 ? 0 : n % 3 == 1 ? 1 : 1.3);
     in.a.set(3 * 200 + 7, INFINITY);
     in.a.set(5 * 200 + 7, -INFINITY);
@@ -237,7 +237,7 @@ inline void check_infinities_and_nans(DType weight, const Launch& launch) {
     in.w.set((144 + 29) * 200 + 5, NAN);
     for (size_t row = 40; row < 60; ++row) in.a.set(row * 200 + 5, row % 2 == 0 ? 1 : -1.0);
     for (size_t i = 70 * 200; i < 75 * 200; ++i) in.a.set(i, i < 72 * 200 ? 0 : in.a.get(i) * kToDenormal);
-    check_planes(p, in, launch);
+    check_bf16x3(p, in, launch);
   }
 }
 
