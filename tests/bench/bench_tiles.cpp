@@ -1,5 +1,5 @@
-// Speed of every tile of gemm_wgmma.cu, and of gemm_few_rows.cu, in the products of a decoding step of LFM2-8B-A1B:
-// bench_tiles [ROWS...]. choose_wgmma_tile and prefers_few_rows follow from what it prints, a line for each product and
+// Speed of every tile of gemm_wgmma.cu, and of gemm_skinny.cu, in the products of a decoding step of LFM2-8B-A1B:
+// bench_tiles [ROWS...]. choose_wgmma_tile and prefers_skinny follow from what it prints, a line for each product and
 // tile: m n k epilogue tile us GB/s, where the last one counts weights alone, and a star marks the tile that is chosen.
 // A figure is the median of recorded runs of launches that depend on one another, each with weights that are not in the
 // cache. Run by hand on a machine with an H200; takes half a minute.
@@ -105,8 +105,7 @@ class Bench {
       print(fmt::format("{} {} {} {} {}", m, shape.n, shape.k, name(shape.epilogue), tile), each, elements, star);
     };
     if (m <= 64)
-      line("few_rows", prefers_few_rows(m, shape.n, false),
-           [&] { launch_gemm_few_rows(stream_, args, kAct, shape.out); });
+      line("skinny", prefers_skinny(m, shape.n, false), [&] { launch_gemm_skinny(stream_, args, kAct, shape.out); });
     const auto lines = [&](const auto& tiles) {
       for (const WgmmaTile tile : tiles)
         line(name(tile), tile == chosen, [&] { launch_gemm_wgmma(stream_, args, kAct, shape.out, tile); });

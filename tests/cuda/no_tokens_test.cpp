@@ -29,7 +29,7 @@ TEST(CudaNoTokensTest, IsFineForEveryRowOperator) {
   x.fetch(host_x);
 }
 
-// Operators that compute in one kernel what stands around a product of few rows of 16 bits.
+// Operators that compute in one kernel what stands around a skinny product of 16 bits.
 TEST(CudaNoTokensTest, IsFineForTheFusedOperators) {
   const int64_t hidden = 32, ffn = 16, top_k = 4, experts = 32;
   const DType act = DType::kBf16;

@@ -139,7 +139,7 @@ void CudaOps::project_short_conv(const Tensor& x, const Tensor& in_proj, const T
   const CachedConvArgs cached = cached_conv_args(args, batch, cache);
 #if LFM2_HAS_SM90A
   if (convolves_behind_product(args, batch, cache))
-    if (const auto product = products_.few_rows_args(x, in_proj, in_bias, bcz))
+    if (const auto product = products_.skinny_args(x, in_proj, in_bias, bcz))
       return launch_project_short_conv(stream_, {*product, args, cached}, out.dtype);
 #endif
   matmul(x, in_proj, in_bias, bcz, Write::kStore);
@@ -154,7 +154,7 @@ void CudaOps::norm_project_short_conv(const Tensor& x, const Tensor& norm_weight
 #if LFM2_HAS_SM90A
   const ShortConvArgs args = short_conv_args(bcz, weight, bias, batch, out);
   if (convolves_behind_product(args, batch, cache))
-    if (const auto product = products_.few_rows_args(x, in_proj, in_bias, bcz))
+    if (const auto product = products_.skinny_args(x, in_proj, in_bias, bcz))
       if (const auto norm = front_norm_args(*product, x.dtype, norm_weight, eps))
         return launch_norm_project_short_conv(stream_, {*product, args, cached_conv_args(args, batch, cache)}, *norm,
                                               out.dtype);

@@ -31,7 +31,7 @@ void CudaOps::norm_matmul(const Tensor& x, const Tensor& norm_weight, float eps,
                           const Tensor& normed, const Tensor& out) {
   check_norm(x, norm_weight, normed);
 #if LFM2_HAS_SM90A
-  if (const auto product = products_.few_rows_args(x, w, bias, out))
+  if (const auto product = products_.skinny_args(x, w, bias, out))
     if (const auto norm = front_norm_args(*product, x.dtype, norm_weight, eps))
       return launch_norm_matmul(stream_, *product, *norm, x.dtype);
 #endif

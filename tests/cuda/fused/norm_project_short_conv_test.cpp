@@ -16,7 +16,7 @@ TEST_F(CudaNormProjectShortConvTest, EveryNumberOfTokens) {
 }
 
 // Rows that fill no whole pieces of k or trees of the norm's sum, and rows that are too long; more units than
-// multiprocessors; and what the kernel for few rows does not take.
+// multiprocessors; and what the kernel for skinny products does not take.
 TEST_F(CudaNormProjectShortConvTest, EveryWidth) {
   for (const int64_t count : {1, 2, 3, 7, 8})
     for (const auto& [hidden, k] : {std::pair<int64_t, int64_t>{16, 8},

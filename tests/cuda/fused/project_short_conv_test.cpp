@@ -15,8 +15,8 @@ TEST_F(CudaProjectShortConvTest, EveryNumberOfTokens) {
         check(count, {.act = act, .biases = biases, .seed = static_cast<uint32_t>(count)});
 }
 
-// Widths that are no whole pieces of k, more units than multiprocessors, and what the kernel for few rows does not
-// take.
+// Widths that are no whole pieces of k, more units than multiprocessors, and what the kernel for skinny products does
+// not take.
 TEST_F(CudaProjectShortConvTest, EveryWidth) {
   for (const int64_t count : {1, 3, 8, 9, 16})
     for (const auto& [hidden, k] : {std::pair<int64_t, int64_t>{16, 8},

@@ -7,7 +7,7 @@
 // - Before the wait a kernel reads only what no kernel writes: weights, and what comes from the host, like positions.
 //   Where copy_words brings that, it never lets the next kernel start before it has ended, with a __threadfence().
 // - A few kernels call pdl_trigger() behind their own wait: gather_rows (but not as embed), scatter_rows, products
-//   of groups whose offsets are new, and products of few rows as Share::triggers_late says. The kernels behind such a
+//   of groups whose offsets are new, and skinny products as Share::triggers_late says. The kernels behind such a
 //   one may also read, before they wait, what was written before it (Visible::kBeforeWait).
 // - norm_route_swiglu calls pdl_trigger() behind the routing, with one warp of each block: that of the first block
 //   has written it then, with a __threadfence() in between. So it is in L2 before a block of the next kernel starts,

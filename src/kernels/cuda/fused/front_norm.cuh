@@ -1,14 +1,14 @@
-// rms_norm in front of a product of few rows: every block norms all rows itself, and keeps them in shared memory, where
+// rms_norm in front of a skinny product: every block norms all rows itself, and keeps them in shared memory, where
 // its warps find them piece by piece. For norm_matmul.cu, norm_project_short_conv.cu and norm_route_swiglu.cu.
 //
 // The bits are those of rms_norm: the order of a row's sum is the one of row_types.cuh.
 #pragma once
 
 #include "kernels/cuda/fused/launch.h"
-#include "kernels/cuda/gemm/gemm_few_rows_tiles.cuh"
+#include "kernels/cuda/gemm/gemm_skinny_tiles.cuh"
 #include "kernels/cuda/rows/row_types.cuh"
 
-namespace lfm2::few_rows {
+namespace lfm2::skinny {
 
 // Each warp of the block takes one tree of every row's sum, and a lane one octet of every row. Warps that neither
 // multiply nor load end behind the norm.
@@ -139,4 +139,4 @@ class FrontNorm {
   uint4 scale_;
 };
 
-}  // namespace lfm2::few_rows
+}  // namespace lfm2::skinny

@@ -17,7 +17,7 @@ struct FrontNormArgs {
   float eps;
 };
 constexpr int64_t kMaxFrontNormedRows = 8, kMaxFrontNormedK = 2048;
-// launch_rms_norm, and launch_gemm_few_rows of the normed rows, which are not written, to their own type; with the same
+// launch_rms_norm, and launch_gemm_skinny of the normed rows, which are not written, to their own type; with the same
 // bits. For a dense product without an addition.
 void launch_norm_matmul(cudaStream_t stream, const GemmArgs& product, const FrontNormArgs& norm, DType act);
 
@@ -27,7 +27,7 @@ struct ProjectShortConvArgs {
   CachedConvArgs cache;
 };
 constexpr int64_t kMaxConvolvedRows = 16;
-// launch_gemm_few_rows, to its own type, and launch_cached_short_conv, with the same bits. For sequences with one token
+// launch_gemm_skinny, to its own type, and launch_cached_short_conv, with the same bits. For sequences with one token
 // each, at most kMaxConvolvedRows; three taps, hidden in sixteens, the states on 16 bytes.
 void launch_project_short_conv(cudaStream_t stream, const ProjectShortConvArgs& args, DType act);
 // launch_rms_norm of the product's rows in front of that, with the same bits.
@@ -38,7 +38,7 @@ struct MatmulCombineExpertsArgs {
   GemmArgs product;            // to y, which is not written
   CombineExpertsArgs combine;  // its routing is visible when the product's offsets are
 };
-// What matmul_combine_experts takes: launch_gemm_few_rows of groups, to its own type, and launch_combine_experts, with
+// What matmul_combine_experts takes: launch_gemm_skinny of groups, to its own type, and launch_combine_experts, with
 // the same bits.
 constexpr int64_t kMaxCombinedTokens = 8, kMaxCombinedChoices = 4, kMaxCombinedExperts = 32;
 Visible launch_matmul_combine_experts(cudaStream_t stream, const MatmulCombineExpertsArgs& args, DType act);
@@ -48,7 +48,7 @@ struct NormRouteSwigluArgs {
   NormRouteArgs route;  // its normed and sorted are not written
 };
 constexpr int64_t kMaxRoutedTokens = 8;
-// launch_norm_route where routes_in_one_block(), with a weight of the norm of x's type, and launch_gemm_few_rows of
+// launch_norm_route where routes_in_one_block(), with a weight of the norm of x's type, and launch_gemm_skinny of
 // groups with kSwiglu, to its own type; with the same bits. For up to kMaxRoutedTokens tokens.
 Visible launch_norm_route_swiglu(cudaStream_t stream, const NormRouteSwigluArgs& args, DType act);
 

@@ -1,8 +1,8 @@
-// The grouped product of few rows with the weighted sum of the experts behind it: a block computes its columns for all
+// The skinny grouped product with the weighted sum of the experts behind it: a block computes its columns for all
 // experts that have rows, keeps the products in shared memory, and adds them to the residual itself, so y is never
-// written. gemm_few_rows.cu says how such a product is computed.
+// written. gemm_skinny.cu says how such a product is computed.
 //
-// The bits are those of gemm_few_rows.cu and of combine_experts_kernel, one behind the other: the sums are rounded as
+// The bits are those of gemm_skinny.cu and of combine_experts_kernel, one behind the other: the sums are rounded as
 // the product's store rounds them, and the rest has the same operations in the same order.
 #include <algorithm>
 
@@ -11,13 +11,13 @@
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/experts/combine_experts.cuh"
 #include "kernels/cuda/fused/launch.h"
-#include "kernels/cuda/gemm/gemm_few_rows_tiles.cuh"
+#include "kernels/cuda/gemm/gemm_skinny_tiles.cuh"
 
 namespace lfm2 {
 
 namespace {
 
-using namespace few_rows;
+using namespace skinny;
 
 constexpr int kUnitParts = 4, kSumThreads = kUnitParts * 32;  // of a unit; the warps that multiply
 constexpr int kMaxRows = kMaxCombinedTokens * kMaxCombinedChoices;
@@ -35,10 +35,10 @@ template <class T>
 __device__ void combine_units(const MatmulCombineExpertsArgs& args, const Layout& layout, const Block& block,
                               ExpertProducts& products);
 
-// - operands: those of a grouped product of few rows, a [m, k] and w [groups, n, k] of type T, and those of
+// - operands: those of a skinny grouped product, a [m, k] and w [groups, n, k] of type T, and those of
 //   combine_experts_kernel, but for y; m = tokens top_k, up to kMaxRows, and hidden = n.
-// - block: walks through units (PartsWalk): 16 columns, which it computes for all rows, in up to kUnitParts parts at a
-//   time.
+// - block: walks through units (PartsScheduler): 16 columns, which it computes for all rows, in up to kUnitParts parts
+//   at a time.
 // - thread: the last warp loads (load_parts); each of the others multiplies a part, and then each of their threads
 //   combines one column of one token (combine_units).
 // - alignment: n and k in octets, a and w on 16 bytes.
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kSumThreads + 32, 2)
 // A unit is the product of up to kUnitParts parts, which are up to kRowGroup rows of one group each, with the same tile
 // of their groups' matrices. The parts lie one behind the other in one box of a. Every warp walks by itself, with a
 // lane for each group.
-class PartsWalk {
+class PartsScheduler {
  public:
   struct Unit {
     int first_row, rows, first_column, parts;
@@ -75,7 +75,7 @@ class PartsWalk {
     __device__ static int byte_of(uint32_t word, int i) { return static_cast<int>(word >> (8 * i) & 0xffu); }
   };
 
-  __device__ PartsWalk(const GemmArgs& args, int rows, int columns)
+  __device__ PartsScheduler(const GemmArgs& args, int rows, int columns)
       : box_rows_(rows),
         columns_(columns),
         n_(static_cast<int>(args.n)),
@@ -137,12 +137,12 @@ class PartsWalk {
 __device__ void load_parts(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
                            const Layout& layout, const Block& block) {
   load_buffers(args, a_map, w_map, layout, block,
-               [&] { return PartsWalk(args, layout.a_bytes / kRowBytes, layout.unit_columns); });
+               [&] { return PartsScheduler(args, layout.a_bytes / kRowBytes, layout.unit_columns); });
 }
 
-// Gives the other warps a part's sums. The lane has the sums that few_rows::Output describes.
+// Gives the other warps a part's sums. The lane has the sums that skinny::Output describes.
 template <class T>
-__device__ void keep_products(const PartsWalk::Unit& unit, const float (&sums)[1][4], ExpertProducts& products) {
+__device__ void keep_products(const PartsScheduler::Unit& unit, const float (&sums)[1][4], ExpertProducts& products) {
   const int part = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (part >= unit.parts) return;
   const int rows = unit.end_of(part) - unit.start_of(part), first = unit.first_row + unit.start_of(part);
@@ -191,11 +191,11 @@ __device__ void combine_units(const MatmulCombineExpertsArgs& args, const Layout
                               ExpertProducts& products) {
   const int part = threadIdx.x / 32, box_rows = layout.a_bytes / kRowBytes;
   if (offsets_need_wait(args.product)) pdl_wait();
-  PartsWalk walk(args.product, box_rows, kTile);
-  PartsWalk::Unit unit;
+  PartsScheduler scheduler(args.product, box_rows, kTile);
+  PartsScheduler::Unit unit;
   Combination<T> combination(args.combine);
   Turn turn;
-  while (walk.next(unit)) {
+  while (scheduler.next(unit)) {
     if (unit.first_row == 0) named_barrier<kSumThreads>();  // others may still read the products of the tile before
     pdl_wait();
     if (unit.first_row == 0) combination.begin(unit.first_column);
@@ -205,7 +205,7 @@ __device__ void combine_units(const MatmulCombineExpertsArgs& args, const Layout
     float sums[1][4] = {};
     UnitPieces<T, 1>(layout, block, turn, min(start + row_of_lane<1>(), box_rows - 1)).multiply(sums);
     keep_products<T>(unit, sums, products);
-    if (!walk.columns_end()) continue;
+    if (!scheduler.columns_end()) continue;
     named_barrier<kSumThreads>();  // of the warps that multiply
     combination.end(products);
   }

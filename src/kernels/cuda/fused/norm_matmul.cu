@@ -1,22 +1,22 @@
-// norm_matmul: rms_norm and a dense product of few rows behind it, in one kernel.
+// norm_matmul: rms_norm and a skinny dense product behind it, in one kernel.
 #include <algorithm>
 
 #include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/fused/front_norm.cuh"
 #include "kernels/cuda/fused/launch.h"
-#include "kernels/cuda/gemm/gemm_few_rows_units.cuh"
+#include "kernels/cuda/gemm/gemm_skinny_units.cuh"
 
 namespace lfm2 {
 
 namespace {
 
-using namespace few_rows;
+using namespace skinny;
 
-// - operands: those of gemm_few_rows_kernel with one group, a [m, k] before rms_norm, and its weight [k] of type T; out
+// - operands: those of gemm_skinny_kernel with one group, a [m, k] before rms_norm, and its weight [k] of type T; out
 //   of type T; m up to kMaxFrontNormedRows, k up to kMaxFrontNormedK.
-// - block: norms all rows (FrontNorm), then does as gemm_few_rows_kernel.
-// - thread: FrontNorm says which elements it norms; the rest as in gemm_few_rows_kernel.
+// - block: norms all rows (FrontNorm), then does as gemm_skinny_kernel.
+// - thread: FrontNorm says which elements it norms; the rest as in gemm_skinny_kernel.
 // - alignment: n and k in octets, everything on 16 bytes.
 template <class T>
 __global__ void __launch_bounds__(kNormThreads, 2)
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kNormThreads, 2)
   const int warp = threadIdx.x / 32;
   if (warp == layout.tiles) {
     load_buffers(
-        args, &w_map, &w_map, layout, block, [&] { return Walk(args, kRowGroup, layout.unit_columns); },
+        args, &w_map, &w_map, layout, block, [&] { return UnitScheduler(args, kRowGroup, layout.unit_columns); },
         [&] { norm.run(); });
   } else if (warp < layout.tiles) {
     pdl_wait();

@@ -1,4 +1,4 @@
-// norm_project_short_conv: rms_norm, a product of few rows and the gated short convolution of its result, in one
+// norm_project_short_conv: rms_norm, a skinny product and the gated short convolution of its result, in one
 // kernel.
 #include "kernels/cuda/fused/front_norm.cuh"
 #include "kernels/cuda/fused/project_short_conv.cuh"
@@ -28,8 +28,8 @@ __global__ void __launch_bounds__(kNormThreads, 2)
   const int warp = threadIdx.x / 32;
   if (warp == kParts) {
     load_buffers(
-        args.product, &w_map, &w_map, layout, block, [&] { return Walk(args.product, kRowGroup, layout.unit_columns); },
-        [&] { norm.run(); });
+        args.product, &w_map, &w_map, layout, block,
+        [&] { return UnitScheduler(args.product, kRowGroup, layout.unit_columns); }, [&] { norm.run(); });
   } else if (warp < kParts) {
     convolve_units<T, 1>(args, layout, block, exchanges, norm);
   } else {

@@ -1,11 +1,11 @@
 // norm_route_swiglu: the norm before the router, the choice of experts, and their gate-and-up product, of few tokens in
 // one kernel. Every block norms and routes all tokens itself, which no block then waits for, and multiplies its units
-// of the product with the normed rows that it keeps. gemm_few_rows.cu says how such a product is computed.
+// of the product with the normed rows that it keeps. gemm_skinny.cu says how such a product is computed.
 //
 // Two blocks, a cluster, share the product with the router's gate, so that each holds its half of the gate in registers
 // when the wait ends: no kernel writes it.
 //
-// The bits are those of norm_route_kernel and gemm_few_rows.cu, one behind the other.
+// The bits are those of norm_route_kernel and gemm_skinny.cu, one behind the other.
 #include <algorithm>
 
 #include "kernels/cuda/common/shared_memory.cuh"
@@ -14,13 +14,13 @@
 #include "kernels/cuda/experts/group_blocks.cuh"
 #include "kernels/cuda/fused/front_norm.cuh"
 #include "kernels/cuda/fused/launch.h"
-#include "kernels/cuda/gemm/gemm_few_rows_units.cuh"
+#include "kernels/cuda/gemm/gemm_skinny_units.cuh"
 
 namespace lfm2 {
 
 namespace {
 
-using namespace few_rows;
+using namespace skinny;
 using namespace gate_product;
 
 constexpr int kCluster = 2, kBlockSlices = kSlices / kCluster;
@@ -51,8 +51,8 @@ __device__ void store_routing(const NormRouteArgs& args, const SortedLane& sorte
 //   fp32 or null; w [experts, n, hidden] of type T; out the routing, and out [tokens top_k, n / 2] of type T. product.a
 //   is x, product.offsets is not read.
 // - block: norms and routes all tokens, up to kMaxRoutedTokens, with the other block of its cluster (GateTile); then it
-//   walks through units as gemm_few_rows_kernel does.
-// - thread: FrontNorm, GateTile and choose say what; then as in gemm_few_rows_kernel.
+//   walks through units as gemm_skinny_kernel does.
+// - thread: FrontNorm, GateTile and choose say what; then as in gemm_skinny_kernel.
 // - alignment: hidden a multiple of kChunkK, n in sixteens, everything on 16 bytes.
 template <class T>
 __global__ void __launch_bounds__(kNormThreads, 2)
@@ -88,8 +88,10 @@ __global__ void __launch_bounds__(kNormThreads, 2)
   const SortedLane sorted(expert, ballots, count, 0);
   if (warp == 0) store_routing(route, sorted, memory.weights);
   if (warp == layout.tiles) {
-    const auto walk = [&] { return Walk(product, kRowGroup, layout.unit_columns, sorted.end - count, sorted.end); };
-    load_buffers(product, &w_map, &w_map, layout, block, walk, [] {});
+    const auto scheduler = [&] {
+      return UnitScheduler(product, kRowGroup, layout.unit_columns, sorted.end - count, sorted.end);
+    };
+    load_buffers(product, &w_map, &w_map, layout, block, scheduler, [] {});
   } else if (warp < layout.tiles) {
     const Ballots<5> by_row(expert >= 0 ? sorted.row : -1);
     multiply_units<T, 1, true>(product, false, layout, block, [&](int first_row, int rows) {

@@ -1,4 +1,4 @@
-// project_short_conv: a product of few rows and the gated short convolution of its result, in one kernel.
+// project_short_conv: a skinny product and the gated short convolution of its result, in one kernel.
 #include "kernels/cuda/fused/project_short_conv.cuh"
 
 namespace lfm2 {
@@ -7,7 +7,7 @@ namespace {
 
 using namespace projected_conv;
 
-// - operands: those of a product of few rows, a [m, k] and w [3 hidden, k] of type T, with product.n = hidden, and
+// - operands: those of a skinny product, a [m, k] and w [3 hidden, k] of type T, with product.n = hidden, and
 //   those of short_conv3_kernel with states, but for bcz; sequence t has token t alone.
 // - block: walks through units: 16 channels, of which it takes a tile of B, of C and of z, and up to 8 `groups` tokens.
 // - thread: the last warp loads (load_buffers); each of the others multiplies a tile, and all of them convolve
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kConvThreads + 32, 4)
   const Block block = start_block(shared, &a_map, &w_map, layout, args.product.k);
   if (threadIdx.x / 32 == kParts) {
     load_buffers(args.product, &a_map, &w_map, layout, block,
-                 [&] { return Walk(args.product, groups * kRowGroup, layout.unit_columns); });
+                 [&] { return UnitScheduler(args.product, groups * kRowGroup, layout.unit_columns); });
   } else {
     convolve_units<T, groups>(args, layout, block, exchanges, NoNorm{});
   }

@@ -1,9 +1,9 @@
-// A product of few rows with the gated short convolution behind it, for sequences with one token each: the parts B, C
-// and z of bcz are the sums of three warps of one block, so bcz is never written. gemm_few_rows.cu says how such a
+// A skinny product with the gated short convolution behind it, for sequences with one token each: the parts B, C
+// and z of bcz are the sums of three warps of one block, so bcz is never written. gemm_skinny.cu says how such a
 // product is computed. For project_short_conv.cu, and for norm_project_short_conv.cu, which has rms_norm in front of
 // it.
 //
-// The bits are those of gemm_few_rows.cu and of short_conv3_kernel, one behind the other: the sums are rounded as the
+// The bits are those of gemm_skinny.cu and of short_conv3_kernel, one behind the other: the sums are rounded as the
 // product's store rounds them, and the rest has the same operations in the same order.
 #pragma once
 
@@ -13,12 +13,12 @@
 #include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/fused/launch.h"
-#include "kernels/cuda/gemm/gemm_few_rows_tiles.cuh"
+#include "kernels/cuda/gemm/gemm_skinny_tiles.cuh"
 #include "kernels/cuda/rows/short_conv_state.cuh"
 
 namespace lfm2::projected_conv {
 
-using namespace few_rows;
+using namespace skinny;
 
 constexpr int kParts = 3, kConvThreads = kParts * 32;  // B, C, z: the warps that multiply
 constexpr int kTaps = 3, kKept = kTaps - 1;
@@ -104,7 +104,7 @@ struct ProductBias {
   }
 };
 
-// Gives the other warps a part's sums as bcz holds them. The lane has the sums that few_rows::Output describes.
+// Gives the other warps a part's sums as bcz holds them. The lane has the sums that skinny::Output describes.
 template <class T, int groups>
 __device__ void share_sums(const ProductBias& bias, const float (&sums)[groups][4],
                            Exchange<groups * kRowGroup>& exchange) {

@@ -41,11 +41,9 @@ bool gemm_supported(const GemmProblem& problem);
 GemmPath choose_dense(const GemmProblem& problem);
 GemmPath choose_grouped(const GemmProblem& problem);
 
-// Whether the kernel for few rows is faster than the other one of kWgmma, whose bits are the same. Measured on an H200
-// with weights that are not in its cache.
-constexpr bool prefers_few_rows(int64_t m, int64_t n, bool grouped) {
-  return grouped ? m <= 32 : m <= 16 && n <= 32768;
-}
+// Whether the kernel for skinny products is faster than the other one of kWgmma, whose bits are the same. Measured on
+// an H200 with weights that are not in its cache.
+constexpr bool prefers_skinny(int64_t m, int64_t n, bool grouped) { return grouped ? m <= 32 : m <= 16 && n <= 32768; }
 
 // The part of a product that one thread block computes.
 struct GemmTile {

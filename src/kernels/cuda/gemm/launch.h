@@ -31,8 +31,8 @@ struct GemmArgs {
 void launch_gemm_mma(cudaStream_t stream, const GemmArgs& args, DType act, DType out);
 // The same for sm_90a only. n and k must be multiples of 8 (kSwiglu: n of 16), and everything on 16 bytes.
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out);
-// The same as launch_gemm_wgmma, with the same bits, where prefers_few_rows() says so.
-void launch_gemm_few_rows(cudaStream_t stream, const GemmArgs& args, DType act, DType out);
+// The same as launch_gemm_wgmma, with the same bits, where prefers_skinny() says so.
+void launch_gemm_skinny(cudaStream_t stream, const GemmArgs& args, DType act, DType out);
 // For a and out of fp32, w of bf16 or fp32, on sm_90a only. n and k must be multiples of 8 (w fp32: k of 4), and
 // everything on 16 bytes.
 void launch_gemm_bf16x3_wgmma(cudaStream_t stream, const GemmArgs& args);

@@ -35,11 +35,11 @@ void Products::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, cons
   multiply(product.path, product.args, product.problem);
 }
 
-std::optional<GemmArgs> Products::few_rows_args(const Tensor& a, const Tensor& w, const Tensor& bias,
-                                                const Tensor& out) const {
+std::optional<GemmArgs> Products::skinny_args(const Tensor& a, const Tensor& w, const Tensor& bias,
+                                              const Tensor& out) const {
   const Product product = dense_product(a, w, bias, out, Write::kStore);
-  const bool few_rows = product.path == GemmPath::kWgmma && prefers_few_rows(product.args.m, product.args.n, false);
-  if (!few_rows || out.dtype != a.dtype) return std::nullopt;
+  const bool skinny = product.path == GemmPath::kWgmma && prefers_skinny(product.args.m, product.args.n, false);
+  if (!skinny || out.dtype != a.dtype) return std::nullopt;
   return product.args;
 }
 

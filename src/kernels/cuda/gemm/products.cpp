@@ -15,8 +15,8 @@ void Products::multiply(GemmPath path, GemmArgs args, const GemmProblem& problem
       return launch_gemm_bf16x3(stream_, args);
 #if LFM2_HAS_SM90A
     case GemmPath::kWgmma:
-      if (prefers_few_rows(args.m, args.n, args.offsets != nullptr))
-        return launch_gemm_few_rows(stream_, args, problem.act, problem.out);
+      if (prefers_skinny(args.m, args.n, args.offsets != nullptr))
+        return launch_gemm_skinny(stream_, args, problem.act, problem.out);
       return launch_gemm_wgmma(stream_, args, problem.act, problem.out);
     case GemmPath::kBf16x3Wgmma:
       return launch_gemm_bf16x3_wgmma(stream_, args);

@@ -1,5 +1,5 @@
-// What the kernels for few rows share: tile buffers in shared memory, which one warp fills ahead, and the products of
-// the tiles in them by the block's other warps. gemm_few_rows.cu says how the work is divided.
+// What the kernels for skinny products share: tile buffers in shared memory, which one warp fills ahead, and the
+// products of the tiles in them by the block's other warps. gemm_skinny.cu says how the work is divided.
 #pragma once
 
 #include <algorithm>
@@ -7,10 +7,10 @@
 #include <type_traits>
 
 #include "kernels/cuda/common/dependent_launch.cuh"
-#include "kernels/cuda/gemm/gemm_few_rows_walk.cuh"
+#include "kernels/cuda/gemm/gemm_skinny_scheduler.cuh"
 #include "kernels/cuda/ptx/hopper.cuh"
 
-namespace lfm2::few_rows {
+namespace lfm2::skinny {
 
 constexpr int kTile = 16;            // rows of w that a warp takes
 constexpr int kMaxTiles = 7;         // tiles of a block, each with a warp of its own
@@ -165,18 +165,18 @@ __device__ inline Block start_block(const char* shared, const CUtensorMap* a_map
 }
 
 // The place of the loading warp: its unit, and the round of k.
-template <class Walk>
+template <class UnitScheduler>
 struct Cursor {
-  Walk walk;
+  UnitScheduler scheduler;
   int round = 0;
-  typename Walk::Unit unit{};
+  typename UnitScheduler::Unit unit{};
   bool there;
 
-  __device__ explicit Cursor(const Walk& start) : walk(start) { there = walk.next(unit); }
+  __device__ explicit Cursor(const UnitScheduler& start) : scheduler(start) { there = scheduler.next(unit); }
   __device__ void next(int rounds) {
     if (++round < rounds) return;
     round = 0;
-    there = walk.next(unit);
+    there = scheduler.next(unit);
   }
 };
 
@@ -191,19 +191,19 @@ __device__ inline void pdl_trigger_early(const GemmArgs& args, const Layout& lay
   if (!layout.triggers_late && !offsets_need_wait(args)) pdl_trigger();
 }
 
-// What the loading warp does: it fills the tile buffers of the block's units, in the order of make_walk(), which is
-// called when the offsets may be read. Where the block keeps a, it calls make_kept() behind the wait instead of loading
-// a.
-template <class MakeWalk, class F = std::nullptr_t>
+// What the loading warp does: it fills the tile buffers of the block's units, in the order of make_scheduler(), which
+// is called when the offsets may be read. Where the block keeps a, it calls make_kept() behind the wait instead of
+// loading a.
+template <class MakeScheduler, class F = std::nullptr_t>
 __device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
-                             const Layout& layout, const Block& block, MakeWalk make_walk,
+                             const Layout& layout, const Block& block, MakeScheduler make_scheduler,
                              [[maybe_unused]] F make_kept = {}) {
-  using Walk = decltype(make_walk());
+  using UnitScheduler = decltype(make_scheduler());
   constexpr bool kKept = !std::is_null_pointer_v<F>;
   const bool elected = elect_lane();
   const int w_bytes = layout.tiles * layout.pieces * kTileBytes;
   const int round_x = layout.whole_pieces ? 0 : kDepth, round_pieces = layout.whole_pieces ? layout.pieces : 0;
-  const auto load_w = [&](const Cursor<Walk>& at, int buffer) {
+  const auto load_w = [&](const Cursor<UnitScheduler>& at, int buffer) {
     if (!elected) return;
     const uint32_t full = block.full + buffer * 8;
     if (at.round == 0)
@@ -218,7 +218,7 @@ __device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, con
                   at.unit.first_column + tile * layout.tile_distance, at.round * round_pieces, at.unit.group_of(tile),
                   kEvictFirst);
   };
-  const auto load_a = [&](const Cursor<Walk>& at, int buffer) {
+  const auto load_a = [&](const Cursor<UnitScheduler>& at, int buffer) {
     if (!kKept && elected)
       load_pieces(block.buffer(buffer) + w_bytes, a_map, block.full + buffer * 8, at.round * round_x, at.unit.first_row,
                   at.round * round_pieces, 0, kEvictNormal);
@@ -228,8 +228,8 @@ __device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, con
     pdl_wait();
     pdl_trigger();
   }
-  Cursor<Walk> cursor(make_walk());
-  Cursor<Walk> again = cursor;
+  Cursor<UnitScheduler> cursor(make_scheduler());
+  Cursor<UnitScheduler> again = cursor;
   int filled = 0;
   if (!after_wait) {
 #pragma unroll 1
@@ -390,4 +390,4 @@ class UnitPieces {
   PieceAddresses<groups> addresses_;
 };
 
-}  // namespace lfm2::few_rows
+}  // namespace lfm2::skinny

@@ -1,10 +1,10 @@
-// Turns a warp's sums, in registers, into output: bias, SwiGLU, addition, rounding. For products of few rows.
+// Turns a warp's sums, in registers, into output: bias, SwiGLU, addition, rounding. For skinny products.
 #pragma once
 
-#include "kernels/cuda/gemm/gemm_few_rows_walk.cuh"
+#include "kernels/cuda/gemm/gemm_skinny_scheduler.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma_out.cuh"
 
-namespace lfm2::few_rows {
+namespace lfm2::skinny {
 
 // Writes a warp's sums to out. Of each eight rows of a, lane l has the rows 2 (l % 4) + {0, 1}, and of these the
 // columns l / 4 and l / 4 + 8 of the tile.
@@ -68,4 +68,4 @@ class Output {
   float old_[groups][4];
 };
 
-}  // namespace lfm2::few_rows
+}  // namespace lfm2::skinny

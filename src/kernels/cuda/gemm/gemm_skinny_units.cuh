@@ -1,14 +1,14 @@
-// What a product of few rows does with its units, whatever stands in front of it: the warps that multiply, and the
-// number of tiles that a unit has. For gemm_few_rows.cu and the products of few rows that are fused with something.
+// What a skinny product does with its units, whatever stands in front of it: the warps that multiply, and the
+// number of tiles that a unit has. For gemm_skinny.cu and the skinny products that are fused with something.
 #pragma once
 
 #include <algorithm>
 
 #include "kernels/cuda/common/dependent_launch.cuh"
-#include "kernels/cuda/gemm/gemm_few_rows_out.cuh"
-#include "kernels/cuda/gemm/gemm_few_rows_tiles.cuh"
+#include "kernels/cuda/gemm/gemm_skinny_out.cuh"
+#include "kernels/cuda/gemm/gemm_skinny_tiles.cuh"
 
-namespace lfm2::few_rows {
+namespace lfm2::skinny {
 
 // What each warp that multiplies does behind the wait. Where the block keeps a (`kept`), a lane reads its row
 // a_row(unit's first row, rows) for a unit.
@@ -46,4 +46,4 @@ inline int choose_tiles(const GemmArgs& args, int multiprocessors, int grouped_t
   return best;
 }
 
-}  // namespace lfm2::few_rows
+}  // namespace lfm2::skinny

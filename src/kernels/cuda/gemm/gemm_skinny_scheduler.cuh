@@ -1,10 +1,10 @@
-// Which rows and columns the thread blocks of products of few rows compute, and in which order.
+// Which rows and columns the thread blocks of skinny products compute, and in which order.
 #pragma once
 
 #include "kernels/cuda/common/device_types.cuh"
 #include "kernels/cuda/gemm/launch.h"
 
-namespace lfm2::few_rows {
+namespace lfm2::skinny {
 
 constexpr int kRowGroup = 8;  // rows of a, which are the columns of one mma
 
@@ -18,10 +18,10 @@ struct Unit {
 
 // Units are counted group by group, then by columns of out, then by rows. A warp finds its units by itself, with a
 // prefix sum over the groups, 32 at a time, which its lanes keep.
-class Walk {
+class UnitScheduler {
  public:
-  using Unit = few_rows::Unit;
-  __device__ Walk(const GemmArgs& args, int rows, int columns)
+  using Unit = skinny::Unit;
+  __device__ UnitScheduler(const GemmArgs& args, int rows, int columns)
       : offsets_(args.offsets),
         groups_(static_cast<int>(args.groups)),
         m_(static_cast<int>(args.m)),
@@ -31,7 +31,7 @@ class Walk {
     read_groups();
   }
   // Of up to 32 groups, each lane knows the bounds of its own one: first … end.
-  __device__ Walk(const GemmArgs& args, int rows, int columns, int first, int end)
+  __device__ UnitScheduler(const GemmArgs& args, int rows, int columns, int first, int end)
       : offsets_(nullptr),
         groups_(static_cast<int>(args.groups)),
         m_(static_cast<int>(args.m)),
@@ -94,4 +94,4 @@ class Walk {
   int upto_ = 0;               // number of units of the lanes' groups, up to this lane's
 };
 
-}  // namespace lfm2::few_rows
+}  // namespace lfm2::skinny

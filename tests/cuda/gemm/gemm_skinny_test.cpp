@@ -1,4 +1,4 @@
-// The product of few rows, called by its launcher, gives the bits of launch_gemm_wgmma, which other tests compare with
+// The skinny product, called by its launcher, gives the bits of launch_gemm_wgmma, which other tests compare with
 // fp64.
 #include <gtest/gtest.h>
 
@@ -14,18 +14,18 @@ namespace {
 
 using namespace test;
 
-struct CudaGemmFewRowsTest : HopperTest {
+struct CudaGemmSkinnyTest : HopperTest {
   void check(const Product& p) { check(p, Operands(p, 2 / std::sqrt(static_cast<float>(p.k)))); }
   void check(const Product& p, const Operands& in) {
     SCOPED_TRACE(p.text());
     const HostTensor expected =
         run(p, in, [&](const GemmArgs& args) { launch_gemm_wgmma(nullptr, args, p.act, p.out); });
-    EXPECT_TRUE(same_bits(run(p, in, [&](const GemmArgs& args) { launch_gemm_few_rows(nullptr, args, p.act, p.out); }),
+    EXPECT_TRUE(same_bits(run(p, in, [&](const GemmArgs& args) { launch_gemm_skinny(nullptr, args, p.act, p.out); }),
                           expected));
   }
 };
 
-TEST_F(CudaGemmFewRowsTest, EveryEpilogueAndEdge) {
+TEST_F(CudaGemmSkinnyTest, EveryEpilogueAndEdge) {
   for (const DType act : {DType::kBf16, DType::kF16})
     for (const int64_t m : {1, 2, 7, 8, 9, 15, 16, 17, 33})
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{8, 8},
@@ -43,21 +43,21 @@ TEST_F(CudaGemmFewRowsTest, EveryEpilogueAndEdge) {
 }
 
 // Tests rows of a that do not fit into shared memory, and more tiles than warps.
-TEST_F(CudaGemmFewRowsTest, LargeMatrices) {
+TEST_F(CudaGemmSkinnyTest, LargeMatrices) {
   for (const int64_t m : {1, 8, 13}) {
     check(half_product(m, 256, 7168, DType::kBf16, DType::kBf16, Epilogue::kAdd));
     check(half_product(m, 40000, 136, DType::kBf16, DType::kF32));
   }
 }
 
-TEST_F(CudaGemmFewRowsTest, Bias) {
+TEST_F(CudaGemmSkinnyTest, Bias) {
   for (const DType bias : kFloatTypes)
     for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd})
       for (const DType out : {DType::kBf16, DType::kF32})
         check(half_product(7, 264, 136, DType::kBf16, out, epilogue, bias));
 }
 
-TEST_F(CudaGemmFewRowsTest, EverySplit) {
+TEST_F(CudaGemmSkinnyTest, EverySplit) {
   for (const std::vector<double>& split : {std::vector<double>{0, 3, 3, 33, 38, 39, 60},
                                            {0, 0, 0, 16},
                                            {0, 64, 64, 64},
@@ -70,7 +70,7 @@ TEST_F(CudaGemmFewRowsTest, EverySplit) {
                            DType::kI32, split));
 }
 
-TEST_F(CudaGemmFewRowsTest, ManyGroups) {
+TEST_F(CudaGemmSkinnyTest, ManyGroups) {
   for (const int period : {7, 33, 500}) {
     std::vector<double> split = {0};
     for (int group = 0; group < 1024; ++group) split.push_back(split.back() + (group % period == 6 ? group % 5 : 0));
@@ -79,12 +79,12 @@ TEST_F(CudaGemmFewRowsTest, ManyGroups) {
   }
 }
 
-TEST_F(CudaGemmFewRowsTest, NothingToDo) {
+TEST_F(CudaGemmSkinnyTest, NothingToDo) {
   check(half_product(0, 16, 64));
   check(half_product(0, 16, 64, DType::kBf16, DType::kBf16, Epilogue::kSwiglu, DType::kI32, {0, 0, 0}));
 }
 
-TEST_F(CudaGemmFewRowsTest, InfinitiesAndNansStayInTheirRows) {
+TEST_F(CudaGemmSkinnyTest, InfinitiesAndNansStayInTheirRows) {
   for (const int64_t k : {64, 72}) {
     const Product p = half_product(5, 16, k);
     Operands in(p, 1);
