@@ -82,15 +82,14 @@ enum class Write { kStore, kAdd };  // kStore: out = value; kAdd: out = out + va
 
 class Ops {
  public:
-  // `rows_normed_in_passing`: of rows of 16 bits, the most whose norm norm_matmul and norm_project_short_conv compute
-  // in passing.
-  explicit Ops(int64_t rows_normed_in_passing = 0) : rows_normed_in_passing_(rows_normed_in_passing) {}
+  // `max_fused_norm_rows`: norm_matmul and norm_project_short_conv fuse the norm of at most this number of 16-bit rows.
+  explicit Ops(int64_t max_fused_norm_rows = 0) : max_fused_norm_rows_(max_fused_norm_rows) {}
   virtual ~Ops() = default;
 
-  // Whether the norm of x, in front of a product, is best left to that product. Otherwise it is best computed behind
-  // what makes x. The results are the same.
-  bool norms_in_passing(const Tensor& x) const { return x.dtype != DType::kF32 && x.dim(0) <= rows_normed_in_passing_; }
-  int64_t rows_normed_in_passing() const { return rows_normed_in_passing_; }
+  // Whether rms_norm(x) should be fused into the following product, rather than into the operator that produces x. The
+  // results are the same.
+  bool fuses_norm(const Tensor& x) const { return x.dtype != DType::kF32 && x.dim(0) <= max_fused_norm_rows_; }
+  int64_t max_fused_norm_rows() const { return max_fused_norm_rows_; }
 
   // out[t] = table[ids[t]].  ids [tokens] int32, table [vocab, hidden] weight, out [tokens, hidden] act
   virtual void embed(const Tensor& ids, const Tensor& table, const Tensor& out) = 0;
@@ -249,7 +248,7 @@ class Ops {
                       const Tensor& ids, const Tensor& log_probs) = 0;
 
  private:
-  int64_t rows_normed_in_passing_;
+  int64_t max_fused_norm_rows_;
 };
 
 }  // namespace lfm2

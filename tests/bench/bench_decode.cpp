@@ -31,7 +31,7 @@ constexpr int64_t kPage = 256;  // positions
 // stays as it is where no operator that makes one is chosen.
 class ChosenOps final : public Ops {
  public:
-  explicit ChosenOps(Ops& ops) : Ops(ops.rows_normed_in_passing()), ops_(ops) {}
+  explicit ChosenOps(Ops& ops) : Ops(ops.max_fused_norm_rows()), ops_(ops) {}
   void set_routing(const Routing& routing) { own_ = routing; }
   // Without a name: all of them. Else only `name`, or all but that one.
   void choose(std::string name, bool only) {

@@ -19,8 +19,8 @@ namespace lfm2 {
 class CpuOps : public Ops {
  public:
   // On the CPU a norm in front of a product is no faster than behind what stands before it: a test alone asks for it.
-  CpuOps(ThreadPool& pool, const Simd& simd, int64_t rows_normed_in_passing = 0)
-      : Ops(rows_normed_in_passing), pool_(pool), simd_(simd) {}
+  CpuOps(ThreadPool& pool, const Simd& simd, int64_t max_fused_norm_rows = 0)
+      : Ops(max_fused_norm_rows), pool_(pool), simd_(simd) {}
 
   Tensor as_product_weight(const Tensor& w) const { return products_.as_product_weight(w); }
   void put_in_tiles(const Tensor& w) { products_.put_in_tiles(w); }

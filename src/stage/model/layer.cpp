@@ -55,7 +55,7 @@ void Layer::forward(Pass& pass, const Layer* next) const {
   if (!ffn_) return;
   if (is_last_ && pass.wanted != nullptr) pass.keep(pass.wanted->rows, pass.wanted->residual);
   pass.scratch.reset();
-  pass.is_normed = next != nullptr && !pass.ops.norms_in_passing(pass.residual);
+  pass.is_normed = next != nullptr && !pass.ops.fuses_norm(pass.residual);
   const Norm* behind = pass.is_normed ? &next->operator_norm_ : nullptr;
   std::visit([&](const auto& ffn) { ffn.forward(pass, ffn_norm_, behind); }, *ffn_);
 }

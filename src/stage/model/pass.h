@@ -43,7 +43,7 @@ struct Pass {
   }
   // Computes the norm before a token mixer, unless it is there or best left to the product after it.
   void norm_in_front(const Norm& norm) {
-    if (is_normed || ops.norms_in_passing(residual)) return;
+    if (is_normed || ops.fuses_norm(residual)) return;
     ops.rms_norm(residual, norm.weight, norm.eps, normed);
     is_normed = true;
   }

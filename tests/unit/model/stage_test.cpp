@@ -98,7 +98,7 @@ class CountingNorms : public CpuOps {
   int64_t norms = 0;
 };
 
-// Where the operators compute norms in passing, the forward leaves them to them, with the same bits.
+// Where the operators fuse norms into products, the forward leaves the norms to them, with the same bits.
 TEST_P(StageTest, NormsInPassingGiveTheSameBits) {
   const auto& [golden_case, rank] = GetParam();
   const ModelConfig config = ShardSet::open(golden_shards(golden_case, 4)).config();
@@ -117,12 +117,12 @@ TEST_P(StageTest, NormsInPassingGiveTheSameBits) {
                     .max_length = 4};
   const StageMemory cost = stage_memory(config, range, DType::kBf16, DType::kBf16, kTokens, kTokens);
   ThreadPool pool{1};
-  const auto forward = [&](int64_t rows_normed_in_passing, const Tensor& residual) {
+  const auto forward = [&](int64_t max_fused_norm_rows, const Tensor& residual) {
     CpuBackend backend(1);
     Scratch scratch(backend.allocate(cost.scratch_bytes));
     std::memset(scratch.take(DType::kBf16, {1}).data, 0xff, cost.scratch_bytes);
     scratch.reset();
-    CountingNorms ops(pool, *available_simd().front(), rows_normed_in_passing);
+    CountingNorms ops(pool, *available_simd().front(), max_fused_norm_rows);
     loaded.stage().forward({.ops = ops, .scratch = scratch, .residual = residual, .batch = batch});
     return ops.norms;
   };
