@@ -110,10 +110,10 @@ class Backend {
   // Says when work of this backend's streams has ended; null where nothing does.
   virtual Completions* completions() { return nullptr; }
 
-  // From now on, products whose blocks would fill the device leave so many of its multiprocessors to transfers that
-  // wait there for the other side. A block that finds no place begins when another one has ended, and so doubles the
-  // time of its kernel.
-  virtual void leave_to_transfers(int /*multiprocessors*/) {}
+  // Reserves SMs for transfers, whose kernels occupy them while they wait for the other side. Products whose blocks
+  // would fill the device leave these SMs free: a block that finds none would start when another one has ended, and so
+  // double the time of its kernel.
+  virtual void reserve_sms(int /*sms*/) {}
 
   virtual Stream& compute() = 0;  // the stream that Ops enqueues on
   virtual Ops& ops() = 0;         // call only inside compute().submit(...)

@@ -120,7 +120,7 @@ std::unique_ptr<Channel> make_nccl_channel(const MpiGroup& group, Backend& backe
   if (const std::optional<int> previous = previous_rank(rank, ranks, shape.ring)) {
     from = std::make_unique<NcclEdge>(NcclEdge::kReceiver, first + *previous, shape.buffers,
                                       ids[static_cast<size_t>(*previous)]);
-    backend.leave_to_transfers(kMaxThreadBlocks);
+    backend.reserve_sms(kMaxThreadBlocks);
   }
   if (const std::optional<int> next = next_rank(rank, ranks, shape.ring))
     to = std::make_unique<NcclEdge>(NcclEdge::kSender, first + *next, shape.buffers, ids[static_cast<size_t>(rank)]);

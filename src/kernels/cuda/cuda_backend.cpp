@@ -120,7 +120,7 @@ class CudaBackend final : public Backend {
   bool memory_is_host_memory() const override { return false; }
   Stream& compute() override { return stream_; }
   Ops& ops() override { return ops_; }
-  void leave_to_transfers(int multiprocessors) override { ops_.leave_to_transfers(multiprocessors); }
+  void reserve_sms(int sms) override { ops_.reserve_sms(sms); }
 
   void copy(Stream& stream, void* to, const void* from, size_t bytes) override {
     if (bytes == 0) return;

@@ -148,7 +148,7 @@ void CudaOps::norm_route(const Tensor& x, const Tensor& norm_weight, float eps, 
                          RouterRule rule, const Tensor& normed, const Routing& routing, const Tensor& sorted) {
   NormRouteArgs args = norm_route_args(x, norm_weight, eps, gate, bias, rule, normed, routing, sorted);
   args.exchange = reinterpret_cast<uint8_t*>(workspaces_.route.data());
-  args.left_to_transfers = products_.left_to_transfers();
+  args.reserved_sms = products_.reserved_sms();
   const auto [grouped, visible] = launch_norm_route(stream_, args, x.dtype);
   products_.set_routing_visible(visible);
   if (grouped) return;

@@ -33,7 +33,7 @@ class CudaOps final : public Ops {
         workspaces_(std::move(workspaces)),
         products_(stream, features, std::move(workspaces_.lt)) {}
 
-  void leave_to_transfers(int multiprocessors) { products_.leave_to_transfers(multiprocessors); }  // as Backend's
+  void reserve_sms(int sms) { products_.reserve_sms(sms); }  // as Backend's
 
   void embed(const Tensor& ids, const Tensor& table, const Tensor& out) override;
   void insert_drawn(const Tensor& ids, const Tensor& drawn) override;

@@ -122,7 +122,7 @@ TEST_F(CudaGemmWgmmaTest, AnyNumberOfMultiprocessorsGivesTheSameBits) {
         for (const int left : {4, 100, cuda_device_facts(0).multiprocessors - 2})
           EXPECT_TRUE(same_bits(run(p, in,
                                     [&](GemmArgs args) {
-                                      args.left_to_transfers = left;
+                                      args.reserved_sms = left;
                                       launch_gemm_wgmma(nullptr, args, p.act, p.out, tile);
                                     }),
                                 expected))

@@ -42,7 +42,7 @@ struct NormRouteArgs {
   int32_t *sources, *rows, *offsets;  // [tokens top_k], [tokens, top_k], [experts + 1]
   void* sorted;                       // [tokens top_k, hidden]
   uint8_t* exchange;                  // [kRouteExchangeBytes]: 0 at first, then what a launch leaves for the next
-  int left_to_transfers = 0;          // as GemmArgs's
+  int reserved_sms = 0;               // as GemmArgs's
 };
 constexpr int kMaxRouteBlocks = 128;
 constexpr int64_t kRouteExchangeBytes = kMaxRouteBlocks * 32 + 1;

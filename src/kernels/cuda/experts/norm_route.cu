@@ -343,8 +343,8 @@ bool launch_tiles(cudaStream_t stream, const NormRouteArgs& args, Exchange excha
   auto blocks = static_cast<unsigned>(ceil_divide(args.tokens, kTileTokens));
   if (exchange == Exchange::kCluster) blocks = std::bit_ceil(blocks);
   if (loads == GateLoads::kKept)
-    blocks = std::min(blocks,
-                      static_cast<unsigned>(device_attribute(cudaDevAttrMultiProcessorCount) - args.left_to_transfers));
+    blocks =
+        std::min(blocks, static_cast<unsigned>(device_attribute(cudaDevAttrMultiProcessorCount) - args.reserved_sms));
   launch_dependent("norm_route_kernel", norm_route_kernel<T, Gate, kExpertTiles, loads>,
                    {blocks, static_cast<unsigned>(ceil_divide(args.hidden, kSliceK)) * 32, 0,
                     exchange == Exchange::kCluster ? blocks : 1},

@@ -357,7 +357,7 @@ void launch(cudaStream_t stream, const GemmArgs& args) {
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   const int64_t tiles = row_tile_bound(args.m, args.groups, kRows) * ceil_divide(args.n, kCluster * kColumns);
   const auto clusters =
-      static_cast<unsigned>(std::min<int64_t>(tiles, (multiprocessors - args.left_to_transfers) / kCluster));
+      static_cast<unsigned>(std::min<int64_t>(tiles, (multiprocessors - args.reserved_sms) / kCluster));
   allow_shared_bytes<gemm_bf16x3_wgmma_kernel<float_weights>, S::kSharedBytes>();
   gemm_bf16x3_wgmma_kernel<float_weights>
       <<<clusters * kCluster, S::kThreads, S::kSharedBytes, stream>>>(a_map, w_map, args);

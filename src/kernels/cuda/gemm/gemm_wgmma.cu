@@ -343,7 +343,7 @@ void launch_tile(cudaStream_t stream, const GemmArgs& args, DType act, bool floa
   const int64_t row_units = tile.cluster == 1 ? row_tile_bound(args.m, args.groups, tile.rows)
                                               : args.m / (tile.rows * tile.cluster) + 2 * std::min(args.m, args.groups);
   const int64_t units = row_units * ceil_divide(args.n, tile.columns);
-  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount) - args.left_to_transfers;
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount) - args.reserved_sms;
   const auto clusters = std::min<int64_t>(units, multiprocessors / tile.cluster);
   launch_dependent("gemm_wgmma_kernel", kernel,
                    {clusters * tile.cluster, S::kThreads, S::kSharedBytes, static_cast<unsigned>(tile.cluster)}, stream,

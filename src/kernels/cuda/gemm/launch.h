@@ -22,8 +22,8 @@ struct GemmArgs {
   int64_t groups;
   Epilogue epilogue;
   Visible offsets_visible = Visible::kAfterWait;  // where there are offsets
-  // Multiprocessors that the kernels whose blocks stay (those of wgmma) leave free: Backend::leave_to_transfers.
-  int left_to_transfers = 0;
+  // SMs that persistent kernels (those of wgmma) leave free: Backend::reserve_sms.
+  int reserved_sms = 0;
 };
 
 // For a of 16 bits, w of the same type, out of this type or fp32. Takes any sizes and addresses; rows of octets on 16

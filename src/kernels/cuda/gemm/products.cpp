@@ -4,7 +4,7 @@
 namespace lfm2 {
 
 void Products::multiply(GemmPath path, GemmArgs args, const GemmProblem& problem) {
-  args.left_to_transfers = left_to_transfers_;
+  args.reserved_sms = reserved_sms_;
   switch (path) {
     case GemmPath::kCublasLt:
       if (!lt_.multiply(stream_, args, problem)) multiply(choose_grouped(problem), args, problem);

@@ -25,8 +25,8 @@ class Products {
   Products(cudaStream_t stream, Features features, Buffer lt_workspace)
       : stream_(stream), features_(features), lt_(std::move(lt_workspace)) {}
 
-  void leave_to_transfers(int multiprocessors) { left_to_transfers_ = multiprocessors; }  // as Backend's
-  int left_to_transfers() const { return left_to_transfers_; }
+  void reserve_sms(int sms) { reserved_sms_ = sms; }  // as Backend's
+  int reserved_sms() const { return reserved_sms_; }
 
   // Each is defined in the file of its name; kernels/ops.h says what they compute.
   void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write);
@@ -63,7 +63,7 @@ class Products {
   Features features_;
   LtMatmul lt_;
   Visible routing_visible_ = Visible::kAfterWait;
-  int left_to_transfers_ = 0;  // multiprocessors
+  int reserved_sms_ = 0;
 };
 
 }  // namespace lfm2
