@@ -125,10 +125,10 @@ class Backend {
   // Enqueues a copy on compute(), as operators are enqueued.
   virtual void copy_to_host(void* host, const Tensor& source) = 0;
 
-  // A device may hold the weights of matrix products in an order of its own. This is the same tensor, [n, k] or
-  // [matrices, n, k], tiled where it will be in that order; put_in_order() brings rows that were loaded into it.
-  virtual Tensor as_product_weight(const Tensor& w) const { return w; }
-  virtual void put_in_order(std::span<const Tensor> /*tiled*/) {}
+  // A device may hold the weights of matrix products prepacked. prepacked() returns the same tensor, [n, k] or
+  // [matrices, n, k], marked as tiled if it will be; prepack() then reorders the rows that were loaded, in place.
+  virtual Tensor prepacked(const Tensor& w) const { return w; }
+  virtual void prepack(std::span<const Tensor> /*tiled*/) {}
 
   // The loader may be used by the calling thread only.
   virtual std::unique_ptr<Loader> create_loader() = 0;

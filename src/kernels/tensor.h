@@ -28,7 +28,7 @@ struct Tensor {
   std::byte* data = nullptr;
   DType dtype = DType::kF32;
   int rank = 0;
-  bool tiled = false;  // the rows lie in tiles (Backend::as_product_weight), which products and embed() know alone
+  bool tiled = false;  // the rows lie in tiles (Backend::prepacked), which products and embed() know alone
   std::array<int64_t, kMaxRank> dims{};
   Scales scales{};  // of fp8
 

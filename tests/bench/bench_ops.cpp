@@ -44,8 +44,8 @@ struct Operands {
     for (int64_t e = 0; e < experts; ++e)
       convert(DType::kF32, values.data(), type, w.at(e).data, static_cast<size_t>(n * k));
     if (type == DType::kF32) for_blas.assign(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(n * k));
-    w = ops.as_product_weight(w);
-    if (w.tiled) ops.put_in_tiles(w);
+    w = ops.prepacked(w);
+    if (w.tiled) ops.prepack(w);
   }
   Buffer a_memory, w_memory, out_memory;
   Tensor a, w, out;

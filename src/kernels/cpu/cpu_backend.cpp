@@ -55,9 +55,9 @@ std::unique_ptr<Event> CpuBackend::create_event() { return std::make_unique<CpuE
 
 std::unique_ptr<Stream> CpuBackend::create_stream() { return std::make_unique<CpuStream>(&completions_); }
 
-void CpuBackend::put_in_order(std::span<const Tensor> tiled) {
+void CpuBackend::prepack(std::span<const Tensor> tiled) {
   stream_.submit([&] {
-    for (const Tensor& w : tiled) ops_.put_in_tiles(w);
+    for (const Tensor& w : tiled) ops_.prepack(w);
   });
   stream_.drain();
   stream_.check();

@@ -33,8 +33,8 @@ class CpuBackend : public Backend {
   Completions* completions() override { return &completions_; }
   Stream& compute() override { return stream_; }
   Ops& ops() override { return ops_; }
-  Tensor as_product_weight(const Tensor& w) const override { return ops_.as_product_weight(w); }
-  void put_in_order(std::span<const Tensor> tiled) override;
+  Tensor prepacked(const Tensor& w) const override { return ops_.prepacked(w); }
+  void prepack(std::span<const Tensor> tiled) override;
   std::unique_ptr<Loader> create_loader() override;
   void copy(Stream& stream, void* to, const void* from, size_t bytes) override;
   void copy_to_host(void* host, const Tensor& source) override;

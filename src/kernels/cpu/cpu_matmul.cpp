@@ -356,7 +356,7 @@ void CpuMatmul::write_swiglu(const float* sums, int64_t columns, DType type, std
   if (type != DType::kF32) convert(DType::kF32, gate, type, target, static_cast<size_t>(count));
 }
 
-Tensor CpuMatmul::as_product_weight(const Tensor& w) const {
+Tensor CpuMatmul::prepacked(const Tensor& w) const {
   const MatmulKernel& kernel = *simd_.matmul;
   const auto tile = static_cast<int64_t>(kernel.tile_columns);
   Tensor same = w;
@@ -364,7 +364,7 @@ Tensor CpuMatmul::as_product_weight(const Tensor& w) const {
   return same;
 }
 
-void CpuMatmul::put_in_tiles(const Tensor& w) {
+void CpuMatmul::prepack(const Tensor& w) {
   const auto tile = static_cast<int64_t>(simd_.matmul->tile_columns), k = w.dim(w.rank - 1);
   const size_t tile_bytes = static_cast<size_t>(tile * k) * size_bytes(w.dtype);
   auto* scratch = scratch_.reserve<std::byte>(pool_.threads() * tile_bytes);

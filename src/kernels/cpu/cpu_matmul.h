@@ -19,8 +19,8 @@ class CpuMatmul {
   // Of whole tiles of w, each [tile_columns, k], the elements lie as a product takes them (MatmulKernel::tile_w): so a
   // product of one row reads memory from end to end, as fast as it is, and needs not transpose. Other shapes stay as
   // they are.
-  Tensor as_product_weight(const Tensor& w) const;
-  void put_in_tiles(const Tensor& w);  // rows, in place
+  Tensor prepacked(const Tensor& w) const;
+  void prepack(const Tensor& w);  // rows, in place
 
   // kernels/ops.h says what they compute.
   void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write);

@@ -18,12 +18,12 @@ namespace lfm2 {
 
 class CpuOps : public Ops {
  public:
-  // On the CPU a norm in front of a product is no faster than behind what stands before it: a test alone asks for it.
+  // The CPU gains nothing from fusing the norm into the product; only tests set this above 0.
   CpuOps(ThreadPool& pool, const Simd& simd, int64_t max_fused_norm_rows = 0)
       : Ops(max_fused_norm_rows), pool_(pool), simd_(simd) {}
 
-  Tensor as_product_weight(const Tensor& w) const { return products_.as_product_weight(w); }
-  void put_in_tiles(const Tensor& w) { products_.put_in_tiles(w); }
+  Tensor prepacked(const Tensor& w) const { return products_.prepacked(w); }
+  void prepack(const Tensor& w) { products_.prepack(w); }
 
   void embed(const Tensor& ids, const Tensor& table, const Tensor& out) override;
   void insert_drawn(const Tensor& ids, const Tensor& drawn) override;

@@ -27,8 +27,8 @@ class WeightSource {
   // up tensor, are zero. The content may still be loading when the call returns.
   virtual Tensor load(const std::vector<std::string>& names, std::initializer_list<int64_t> dims,
                       Rows rows = Rows::kBehindOneAnother) = 0;
-  // The same for a weight of matrix products, or a table of embeddings, which the device may hold in an order of its
-  // own (Backend::as_product_weight).
+  // The same for a weight of matrix products, or a table of embeddings, which the device may hold
+  // prepacked (Backend::prepacked).
   virtual Tensor load_for_products(const std::vector<std::string>& names, std::initializer_list<int64_t> dims,
                                    Rows rows = Rows::kBehindOneAnother) {
     return load(names, dims, rows);

@@ -99,7 +99,7 @@ Tensor ShardWeights::load(const std::vector<std::string>& names, std::initialize
 
 Tensor ShardWeights::load_for_products(const std::vector<std::string>& names, std::initializer_list<int64_t> dims,
                                        Rows rows) {
-  const Tensor tensor = backend_.as_product_weight(load(names, dims, rows));
+  const Tensor tensor = backend_.prepacked(load(names, dims, rows));
   if (tensor.tiled) tiled_.push_back(tensor);
   return tensor;
 }
@@ -136,7 +136,7 @@ void ShardWeights::finish() {
   }
   for (std::thread& reader : readers_) reader.join();
   if (error_) std::rethrow_exception(error_);
-  backend_.put_in_order(tiled_);
+  backend_.prepack(tiled_);
   tiled_.clear();
 }
 

@@ -14,9 +14,9 @@ using namespace test;
 // The same weights as the device holds them.
 struct Held {
   Held(CpuOps& ops, const HostTensor& rows, std::initializer_list<int64_t> dims)
-      : copy(rows->dtype, dims), w(ops.as_product_weight(copy.view())) {
+      : copy(rows->dtype, dims), w(ops.prepacked(copy.view())) {
     std::memcpy(copy->data, rows->data, rows->bytes());
-    if (w.tiled) ops.put_in_tiles(w);
+    if (w.tiled) ops.prepack(w);
   }
   HostTensor copy;
   Tensor w;
@@ -27,13 +27,13 @@ TEST(CpuTilesTest, WhichWeightsLieInThem) {
   for (const Simd* simd : available_simd()) {
     CpuOps ops(pool, *simd);
     const auto tiled = [&](DType type, int64_t n, int64_t k) {
-      return ops.as_product_weight(HostTensor(type, {n, k}).view()).tiled;
+      return ops.prepacked(HostTensor(type, {n, k}).view()).tiled;
     };
     for (const DType type : {DType::kF32, DType::kBf16}) EXPECT_TRUE(tiled(type, 96, 320)) << simd->name;
     EXPECT_FALSE(tiled(DType::kF32, 97, 320)) << simd->name;
     EXPECT_FALSE(tiled(DType::kBf16, 96, 321)) << simd->name;
     const Tensor experts = HostTensor(DType::kBf16, {3, 64, 96}).view();
-    EXPECT_TRUE(ops.as_product_weight(experts).tiled) << simd->name;
+    EXPECT_TRUE(ops.prepacked(experts).tiled) << simd->name;
   }
 }
 

@@ -139,7 +139,7 @@ inline __attribute__((always_inline)) void load_planes(const Bf16* row, size_t l
   plane[0] = load_in_pairs(row, left);
 }
 
-// A tile of weights (CpuOps::as_product_weight) has the columns side by side, as the instruction takes them, and
+// A tile of weights (CpuOps::prepacked) has the columns side by side, as the instruction takes them, and
 // elements i and i + 16 of a step of k beside each other, so that a product reads it from end to end: the processor
 // fetches ahead of one stream in a page, not of two. A step is [16, 2, columns] in fp32, [16, columns, 2] of 16 bits.
 
