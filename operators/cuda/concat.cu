@@ -17,7 +17,7 @@ struct Runs;
 template <class T, class Index>
 __device__ bool inside(Index place, Index elements);
 template <class Index>
-struct Place;
+struct PartPosition;
 
 // - operands: parts [outer, length] of each part; out whole [outer, whole_row], of whose rows table.row elements
 //   from table.first on are written.
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads) join_kernel(const __grid_constant__ 
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (kOwn * kThreads) + threadIdx.x;
   const int64_t row = table.row.divisor, elements = table.outer * row;
   const auto find = [&](int64_t element) {
-    Place<Index> place;
+    PartPosition<Index> place;
     place.outer = table.row.quotient(static_cast<Index>(element));
     place.column = static_cast<Index>(element) - place.outer * static_cast<Index>(row);
     place.enter(table, search(table.ends, table.count, place.column));
@@ -44,12 +44,12 @@ __global__ void __launch_bounds__(kThreads) join_kernel(const __grid_constant__ 
     const int64_t element = (first + step * kThreads) * kUnit<T>;
     if constexpr (kWhole) {
       if (element >= elements) continue;
-      const Place<Index> place = find(element);
+      const PartPosition<Index> place = find(element);
       units[step].bits = *reinterpret_cast<const uint4*>(table.parts[place.part] + place.in_part());
     } else {
       units[step].left = 0;
       if (element + kUnit < T >> elements) continue;
-      Place<Index> place = find(element);
+      PartPosition<Index> place = find(element);
       // Loads elements `from` to `to` of the unit, of which element `from` lies at the place.
       const auto fetch = [&](Shifted<T>& run, int from, int to) {
         const Index begin = place.in_part();
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) join_kernel(const __grid_constant__ 
       if (units[step].left > 0) {
         unit = units[step].get();
       } else {
-        Place<Index> place = find(element);
+        PartPosition<Index> place = find(element);
 #pragma unroll
         for (int i = 0; i < kUnit<T>; ++i) {
           if (element + i >= elements) continue;
@@ -134,9 +134,9 @@ __device__ bool inside(Index place, Index elements) {
   return place >= Index{kUnit<T>} && place < elements && elements - place >= Index{2 * kUnit<T>};
 }
 
-// A place in a row of the whole, and in the part to which it belongs.
+// A position in a row of the whole, and in the part to which it belongs.
 template <class Index>
-struct Place {
+struct PartPosition {
   Index outer;
   int part;
   Index begin, column, end;  // the part's bounds in the row

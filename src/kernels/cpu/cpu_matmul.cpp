@@ -217,16 +217,16 @@ void CpuMatmul::multiply_single_rows(const Product& product, int64_t group_colum
   auto* done = reinterpret_cast<uint32_t*>(all_sums + groups * group_sums);
   std::fill_n(done, groups, 0);
 
-  struct Place {
+  struct ColumnGroup {
     const RowBlock& block;
     int64_t column, width;
   };
-  const auto place_of = [&](int64_t group) -> Place {
+  const auto column_group = [&](int64_t group) -> ColumnGroup {
     const int64_t column = group % column_groups * group_columns;
     return {row_blocks_[static_cast<size_t>(group / column_groups)], column, std::min(group_columns, n - column)};
   };
-  // `count` columns of a place, from its column c on, over block b of k.
-  const auto w_of = [&](const Place& at, int64_t c, int64_t count, int64_t b) {
+  // `count` columns of a group, from its column c on, over block b of k.
+  const auto w_of = [&](const ColumnGroup& at, int64_t c, int64_t count, int64_t b) {
     return view_of(w.at(at.block.matrix), at.column + c, count, b * block_k, std::min(block_k, k - b * block_k),
                    tile_columns);
   };
@@ -235,10 +235,10 @@ void CpuMatmul::multiply_single_rows(const Product& product, int64_t group_colum
   pool_.parallel_for(items, [&](size_t item, size_t worker) {
     const int64_t group = static_cast<int64_t>(item) / parts, first = static_cast<int64_t>(item) % parts * item_blocks;
     const int64_t end = std::min(first + item_blocks, k_blocks);
-    const Place at = place_of(group);
+    const ColumnGroup at = column_group(group);
     float* sums = all_sums + group * group_sums;
     const auto next = static_cast<int64_t>(pool_.next_item(item, items, worker));
-    const void* next_w = w_of(place_of(next / parts), 0, 1, next % parts * item_blocks).data;
+    const void* next_w = w_of(column_group(next / parts), 0, 1, next % parts * item_blocks).data;
     for (int64_t b = first; b < end; ++b)
       for (int64_t c = 0; c < at.width; c += at_once) {
         const RowsView part = w_of(at, c, std::min(at_once, at.width - c), b);

@@ -53,7 +53,7 @@ struct ConvWeights {
 __device__ inline void find_tokens(const ProjectShortConvArgs& args, ConvToken* tokens) {
   const int token = threadIdx.x;
   if (token >= args.conv.tokens) return;
-  const conv::Place place{args.conv.positions[token], 0, token, true};
+  const conv::TokenCoord place{args.conv.positions[token], 0, token, true};
   ConvToken found{place.position, 0, {}};
   conv::for_each_row_behind(args.cache, place, [&](int64_t row) { found.behind[found.rows_behind++] = row; });
   tokens[token] = found;

@@ -54,7 +54,7 @@ __device__ void multiply_buffer(uint32_t a_rows, uint32_t w_rows, float (&sums)[
 // - alignment: k in octets, a and w on 16 bytes; `vector_out`: vector_output(), otherwise any.
 __global__ void __launch_bounds__(kThreads, 1) gemm_bf16x3_kernel(GemmArgs args, bool vector_out) {
   extern __shared__ __align__(128) char shared[];
-  const TilePlace place = find_tile(args, kBf16x3Tile);
+  const TileCoord place = find_tile(args, kBf16x3Tile);
   if (place.group < 0) return;
   const float* a = static_cast<const float*>(args.a);
   const auto* w = static_cast<const __nv_bfloat16*>(args.w.data) + place.group * args.n * args.k;

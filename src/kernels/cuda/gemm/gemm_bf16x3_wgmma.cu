@@ -103,7 +103,7 @@ __device__ void load_tiles(const GemmArgs& args, const CUtensorMap* a_map, const
   Turn<S::kBuffers> turn;
   const int rank = static_cast<int>(block.rank);
   const bool elected = elect_lane();
-  for_each_tile(args, [&](const Place& place) {
+  for_each_tile(args, [&](const ClusterTileCoord& place) {
     const int column = block.first_column(place);
     const bool has_columns = column < args.n;
     const int w_row = place.group * static_cast<int>(args.n) + column;
@@ -131,7 +131,7 @@ __device__ void split_weights(const GemmArgs& args, const Block& block) {
   Turn<S::kBuffers> turn;
   Turn<S::kPlaneBuffers> planes_turn;
   const int row = threadIdx.x % kWarpgroup, swizzle = row & 7;
-  for_each_tile(args, [&](const Place&) {
+  for_each_tile(args, [&](const ClusterTileCoord&) {
     for (int b = 0; b < block.blocks; ++b, turn.next(), planes_turn.next()) {
       wait_for(shared_address(&block.barriers->full[turn.buffer]), turn.parity);
       wait_for(shared_address(&block.barriers->planes_free[planes_turn.buffer]), planes_turn.parity ^ 1);
@@ -332,7 +332,7 @@ struct Multiplier {
 template <bool float_weights>
 __device__ void multiply_tiles(const GemmArgs& args, const Block& block, int warpgroup) {
   Multiplier<float_weights> multiplier(args, block, warpgroup);
-  for_each_tile(args, [&](const Place& place) {
+  for_each_tile(args, [&](const ClusterTileCoord& place) {
     const int column0 = block.first_column(place);
     if (place.first_row + warpgroup * kGroupRows >= place.end_row || column0 >= args.n) return multiplier.skip_tile();
     float sums[kSums] = {};

@@ -24,7 +24,8 @@ __device__ void add_bias(const B* bias, int columns, float (&sums)[size]) {
 // Writes a thread's sums. They are 16 pieces of 8 columns; of each the thread has two neighbouring columns in two rows,
 // 8 apart. row0 and column0 are the first row and the first column.
 template <bool float_weights>
-__device__ void finish(const GemmArgs& args, const Place& place, int row0, int column0, float (&sums)[kSums]) {
+__device__ void finish(const GemmArgs& args, const ClusterTileCoord& place, int row0, int column0,
+                       float (&sums)[kSums]) {
   using W = std::conditional_t<float_weights, float, __nv_bfloat16>;
   const int n = static_cast<int>(args.n), columns = n - column0;
   redo_doubtful<W>(args, place.group, SumPlaces<kColumns / 8>{row0, place.end_row, column0}, sums);

@@ -71,13 +71,13 @@ struct Turn {
   }
 };
 
-using Place = BasicTilePlace<int>;  // of a cluster's tile: kRows rows and kCluster kColumns columns
+using ClusterTileCoord = BasicTileCoord<int>;  // of a cluster's tile: kRows rows and kCluster kColumns columns
 
 // Calls f(place) for every tile of this cluster.
 template <class F>
 __device__ void for_each_tile(const GemmArgs& args, F&& f) {
   for (int64_t index = blockIdx.x / kCluster;; index += gridDim.x / kCluster) {
-    const Place place = find_tile<int>(args, {kRows, kCluster * kColumns}, index);
+    const ClusterTileCoord place = find_tile<int>(args, {kRows, kCluster * kColumns}, index);
     if (place.group < 0) return;
     f(place);
   }
@@ -89,7 +89,7 @@ struct Block {
   uint32_t rank;  // of the block in its cluster
   int blocks;     // number of tile buffers that k fills
 
-  __device__ int first_column(const Place& place) const {
+  __device__ int first_column(const ClusterTileCoord& place) const {
     return place.first_column + static_cast<int>(rank) * kColumns;
   }
 };

@@ -42,7 +42,7 @@ __device__ void multiply_step(const Fragments& parts, float (&sums)[kWarpRows / 
 template <class T, bool vector>
 __global__ void __launch_bounds__(kThreads, 1) gemm_mma_kernel(GemmArgs args, bool float_out, bool vector_out) {
   extern __shared__ __align__(128) char shared[];
-  const TilePlace place = find_tile(args, kMmaTile);
+  const TileCoord place = find_tile(args, kMmaTile);
   if (place.group < 0) return;
   const T* a = static_cast<const T*>(args.a);
   const T* w = static_cast<const T*>(args.w.data) + place.group * args.n * args.k;

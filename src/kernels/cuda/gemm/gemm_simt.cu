@@ -28,7 +28,7 @@ struct Walk {
 __device__ void store_part(float* buffer, const Octet& octet);
 template <bool half>
 __device__ void multiply_buffer(const float* a_rows, const float* w_columns, float (&sums)[8][8]);
-__device__ void write_swiglu(const GemmArgs& args, const TilePlace& place, int row0, int column0, float (&sums)[8][8],
+__device__ void write_swiglu(const GemmArgs& args, const TileCoord& place, int row0, int column0, float (&sums)[8][8],
                              bool vector_out);
 
 // - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and out fp32, w of
@@ -41,7 +41,7 @@ __device__ void write_swiglu(const GemmArgs& args, const TilePlace& place, int r
 template <class W>
 __global__ void __launch_bounds__(kThreads, 2) gemm_simt_kernel(GemmArgs args, bool vector, bool vector_out) {
   __shared__ __align__(16) float a_buffer[2][kDepth * kStride], w_buffer[2][kDepth * kStride];
-  const TilePlace place = find_tile(args, kSimtTile);
+  const TileCoord place = find_tile(args, kSimtTile);
   if (place.group < 0) return;
   const float* a = static_cast<const float*>(args.a);
   const W* w = static_cast<const W*>(args.w.data) + place.group * args.n * args.k;
@@ -140,7 +140,7 @@ __device__ void multiply_buffer(const float* a_rows, const float* w_columns, flo
 
 // Four lanes hold four each of sixteen columns: two lanes of gate, then two of up. A lane of gate gets the up columns
 // from the lane two further.
-__device__ void write_swiglu(const GemmArgs& args, const TilePlace& place, int row0, int column0, float (&sums)[8][8],
+__device__ void write_swiglu(const GemmArgs& args, const TileCoord& place, int row0, int column0, float (&sums)[8][8],
                              bool vector_out) {
   const bool gate = column0 / kGateUpBlock % 2 == 0;
 #pragma unroll

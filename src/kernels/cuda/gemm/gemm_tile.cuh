@@ -8,24 +8,24 @@
 namespace lfm2 {
 
 template <class Int>
-struct BasicTilePlace {
+struct BasicTileCoord {
   Int first_row, end_row;  // rows of a and out; end_row is the group's end, not the tile's
   Int first_column;
   Int group;  // -1: there is no such tile
 };
-using TilePlace = BasicTilePlace<int64_t>;
+using TileCoord = BasicTileCoord<int64_t>;
 
 // Tiles are counted group by group, then column by column, then row by row, so that blocks that run together share the
 // same columns of w. `index` is the number of a tile in that order. Where each block has one tile, the grid is sized
 // for the worst split of the rows over the groups, and blocks past the last tile have nothing to do. Every warp finds
 // the place by itself, with a prefix sum over the groups, 32 at a time.
 template <class Int = int64_t>
-__device__ inline BasicTilePlace<Int> find_tile(const GemmArgs& args, GemmTile tile, int64_t index = blockIdx.x) {
+__device__ inline BasicTileCoord<Int> find_tile(const GemmArgs& args, GemmTile tile, int64_t index = blockIdx.x) {
   const Int columns = (static_cast<Int>(args.n) + tile.columns - 1) / tile.columns;
   const auto tiles_of = [&](auto rows) { return (rows + tile.rows - 1) / tile.rows; };
   const auto place_in = [&](Int first_row, Int end_row, Int local, Int group) {
     const Int rows = tiles_of(end_row - first_row);
-    return BasicTilePlace<Int>{first_row + local % rows * tile.rows, end_row, local / rows * tile.columns, group};
+    return BasicTileCoord<Int>{first_row + local % rows * tile.rows, end_row, local / rows * tile.columns, group};
   };
   if (args.offsets == nullptr) {
     const Int m = static_cast<Int>(args.m);
@@ -128,7 +128,7 @@ __device__ inline void stage_sums(float* staged, int warp_row, int warp_column,
 
 // Writes the block's sums from shared memory to out, in whole octets of rows.
 template <int threads, class Out>
-__device__ inline void write_staged(const GemmArgs& args, const TilePlace& place, GemmTile tile, const float* staged,
+__device__ inline void write_staged(const GemmArgs& args, const TileCoord& place, GemmTile tile, const float* staged,
                                     int stride, bool vector) {
   static_assert(kOctet == kGateUpBlock);
   const int step = args.epilogue == Epilogue::kSwiglu ? 2 * kOctet : kOctet, row_octets = tile.columns / step;

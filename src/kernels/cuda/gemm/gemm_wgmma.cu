@@ -156,10 +156,10 @@ __device__ void load_a(const GemmArgs& args, const CUtensorMap* map, int box_row
   fill_buffers(args, block, [&](const TileWork& work, int round) {
     const uint32_t full = block.ring.full();
     if (round == 0) {
-      Place{work.first_row, work.end_row, work.first_column,
-            work.half           ? Place::kHalf
-            : work.same_columns ? Place::kPair
-                                : Place::kSingle}
+      TileCoord{work.first_row, work.end_row, work.first_column,
+                work.half           ? TileCoord::kHalf
+                : work.same_columns ? TileCoord::kPair
+                                    : TileCoord::kSingle}
           .store(block.place());
       boxes = (min(work.end_row - work.first_row, tile.rows) + box_rows - 1) / box_rows;
     }
@@ -178,7 +178,7 @@ __device__ void load_a(const GemmArgs& args, const CUtensorMap* map, int box_row
   });
   block.ring.wait_free();
   if (threadIdx.x % 32 == 0) {
-    Place{0, 0, 0, Place::kEnd}.store(block.place());
+    TileCoord{0, 0, 0, TileCoord::kEnd}.store(block.place());
     barrier_arrive(block.ring.full());
   }
 }
@@ -244,7 +244,7 @@ __device__ __forceinline__ void with_columns_for(int rows, const F& f) {
 // Computes and writes a tile by its transpose: each warpgroup has its share of w's rows in the tile buffers,
 // 64 at a time, and all rows of a.
 template <class T, WgmmaTile tile, bool swiglu>
-__device__ __forceinline__ void multiply_transposed(const GemmArgs& args, const Place& place, Block<tile>& block) {
+__device__ __forceinline__ void multiply_transposed(const GemmArgs& args, const TileCoord& place, Block<tile>& block) {
   using S = Shape<tile>;
   constexpr int kParts = tile.columns / S::kMultipliers / kWgmmaGroupRows;
   const int warpgroup = warpgroup_number(), w_first = warpgroup * kParts * kWgmmaGroupRows;
@@ -275,7 +275,7 @@ __device__ void multiply_tiles(const GemmArgs& args, bool float_out, Block<tile>
   [[maybe_unused]] const bool transposable = takes_transposed(args, float_out);
   const bool add_halves = !swiglu && !float_out && args.epilogue == Epilogue::kAdd;
   // Computes `width` columns of the tile buffers' w, from column w_first on, for the rows from a_first on.
-  const auto compute = [&](auto width, const Place& place, int a_first, int w_first) {
+  const auto compute = [&](auto width, const TileCoord& place, int a_first, int w_first) {
     const Strip strip{place.first_row + a_first + warp * 16, place.end_row - (place.first_row + a_first + warp * 16),
                       place.first_column + w_first};
     const Writer<T, width(), Epilogue::kAdd> adder(args, strip, staged);
@@ -297,14 +297,14 @@ __device__ void multiply_tiles(const GemmArgs& args, bool float_out, Block<tile>
   };
   while (true) {
     block.ring.wait_full();
-    const Place place = Place::load(block.rank, block.place());
-    if (place.kind == Place::kEnd) return;
+    const TileCoord place = TileCoord::load(block.rank, block.place());
+    if (place.kind == TileCoord::kEnd) return;
     if constexpr (tile.cluster > 1)
-      if (transposable && place.kind != Place::kPair) {  // the rows that a group has beside its pairs
+      if (transposable && place.kind != TileCoord::kPair) {  // the rows that a group has beside its pairs
         multiply_transposed<T, tile, swiglu>(args, place, block);
         continue;
       }
-    if (S::kMultipliers > 1 && place.kind == Place::kHalf)
+    if (S::kMultipliers > 1 && place.kind == TileCoord::kHalf)
       compute(std::integral_constant<int, tile.columns / S::kMultipliers>{}, place, 0,
               warpgroup * tile.columns / S::kMultipliers);
     else
@@ -316,8 +316,8 @@ template <class T, WgmmaTile tile, bool swiglu>
 __device__ void multiply_transposed_tiles(const GemmArgs& args, Block<tile> block) {
   while (true) {
     block.ring.wait_full();
-    const Place place = Place::load(block.rank, block.place());
-    if (place.kind == Place::kEnd) return;
+    const TileCoord place = TileCoord::load(block.rank, block.place());
+    if (place.kind == TileCoord::kEnd) return;
     multiply_transposed<T, tile, swiglu>(args, place, block);
   }
 }

@@ -45,14 +45,14 @@ struct Shape {
 };
 
 // What the multiplying warps must know of a tile. It comes with the tile's first tile buffer.
-struct Place {
+struct TileCoord {
   // One of two tiles that share columns, or any where there are no clusters; a tile beside these pairs; a tile with
   // rows for one of two warpgroups only; or that there are no more tiles.
   enum Kind { kPair, kSingle, kHalf, kEnd };
   int first_row, end_row, first_column;
   int kind;
 
-  __device__ static Place load(int reader, uint32_t address) {
+  __device__ static TileCoord load(int reader, uint32_t address) {
     const uint4 bits = load_shared_by(reader, address);
     return {static_cast<int>(bits.x), static_cast<int>(bits.y), static_cast<int>(bits.z), static_cast<int>(bits.w)};
   }

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kLanes* kWarps, 2)
   const bool mine = c < args.hidden && first < args.tokens;
   // Weights and index arrays are written by no kernel, so they are read before the wait.
   Octet taps[3];  // flattened [channel, tap]
-  Place places[kRun];
+  TokenCoord places[kRun];
   if (mine) {
 #pragma unroll
     for (int j = 0; j < 3; ++j)
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kLanes* kWarps, 2)
   for (int t = 0; t < kRun; ++t) {
     if (first + t >= args.tokens) return;
     const Octet now = product(b[t + 2], z[t + 2]);
-    const Place& place = places[t];
+    const TokenCoord& place = places[t];
     if constexpr (cached) {
       const auto state = [&](int i) {
         return load_octet(state_at(args, cache, row_before(cache, place.sequence), i, c), args.hidden - c, vector);
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kLanes* kWarps)
   for (int t = 0; t < kTokens<T>; ++t) {
     const int64_t token = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y) * kTokens<T> + t;
     if (token >= args.tokens) return;
-    const Place place = place_of<cached>(args, cache, token);
+    const TokenCoord place = place_of<cached>(args, cache, token);
     const auto input = [&](int64_t back) {
       if (cached && back > place.here)
         return load_octet(state_at(args, cache, row_before(cache, place.sequence), last + place.here - back, c),

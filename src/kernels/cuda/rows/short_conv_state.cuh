@@ -9,14 +9,14 @@ namespace lfm2::conv {
 
 // Where a token stands in its sample, and in its sequence's part of this batch. The inputs before that part are in the
 // cache.
-struct Place {
+struct TokenCoord {
   int position;  // its position in its sample
   int here;      // number of its sequence's tokens before it in the batch
   int sequence;  // only set with a cache
   bool last;     // the token is its sequence's last one in the batch; only set with a cache
 };
 template <bool cached>
-__device__ Place place_of(const ShortConvArgs& args, const CachedConvArgs& cache, int64_t token) {
+__device__ TokenCoord place_of(const ShortConvArgs& args, const CachedConvArgs& cache, int64_t token) {
   const int position = args.positions[token];
   if constexpr (!cached) return {position, position, 0, false};
   const int sequence = cache.sequence_of[token];
@@ -33,7 +33,7 @@ __device__ inline int64_t row_before(const CachedConvArgs& cache, int sequence) 
 // Calls keep(row) for each row that the state behind a token is written to: the row of its sequence where the token is
 // the last one, and the row of its page where the token is the last one of that.
 template <class F>
-__device__ void for_each_row_behind(const CachedConvArgs& cache, const Place& place, F&& keep) {
+__device__ void for_each_row_behind(const CachedConvArgs& cache, const TokenCoord& place, F&& keep) {
   if (place.last) keep(cache.rows[2 * place.sequence + 1]);
   if (cache.page != 0 && (place.position + 1) % cache.page == 0)
     keep(cache.first_page_row +
