@@ -20,7 +20,7 @@ double Wait::until(const std::function<bool()>& done, const Place& place) const 
   const Place before = watchdog_.place();
   bool stamped = false;  // set late, because most waits are over at the first look
   while (true) {
-    const uint64_t seen = completions_ != nullptr ? completions_->count() : 0;
+    const uint64_t seen = work_done_ != nullptr ? work_done_->count() : 0;
     const bool moves = poll_();
     const auto now = std::chrono::steady_clock::now();
     if (moves) moved = now;
@@ -37,8 +37,8 @@ double Wait::until(const std::function<bool()>& done, const Place& place) const 
                   nap = std::clamp(still * pace_.nap_share, kShortestNap, Seconds(pace_.longest_nap));
     if (still.count() < pace_.eager_seconds)
       sched_yield();
-    else if (completions_ != nullptr)
-      completions_->wait(seen, nap);
+    else if (work_done_ != nullptr)
+      work_done_->wait(seen, nap);
     else
       std::this_thread::sleep_for(nap);
   }

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "comm/watchdog.h"
-#include "kernels/completions.h"
+#include "kernels/work_done_signal.h"
 
 namespace lfm2 {
 
@@ -22,9 +22,9 @@ class Wait {
   };
 
   // `poll` is called before each look at the condition; it moves transfers on, returns what Channel::progress() does,
-  // and throws asynchronous errors. `completions` end a sleep early.
-  Wait(Watchdog& watchdog, std::function<bool()> poll, Pace pace, Completions* completions = nullptr)
-      : watchdog_(watchdog), poll_(std::move(poll)), pace_(pace), completions_(completions) {}
+  // and throws asynchronous errors. `work_done` end a sleep early.
+  Wait(Watchdog& watchdog, std::function<bool()> poll, Pace pace, WorkDoneSignal* work_done = nullptr)
+      : watchdog_(watchdog), poll_(std::move(poll)), pace_(pace), work_done_(work_done) {}
   Wait(Watchdog& watchdog, std::function<bool()> poll) : Wait(watchdog, std::move(poll), Pace()) {}
 
   // Returns the seconds waited once `done` is true; 0 where it was true at the first look. Meanwhile the rank's stamp
@@ -35,7 +35,7 @@ class Wait {
   Watchdog& watchdog_;
   std::function<bool()> poll_;
   Pace pace_;
-  Completions* completions_;
+  WorkDoneSignal* work_done_;
 };
 
 }  // namespace lfm2

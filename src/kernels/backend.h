@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/completions.h"
 #include "kernels/ops.h"
 #include "kernels/tensor.h"
+#include "kernels/work_done_signal.h"
 
 namespace lfm2 {
 
@@ -107,8 +107,8 @@ class Backend {
   // A count that changes while a long operator makes progress; may be called by any thread. It stays 0 on a GPU, whose
   // operators take milliseconds and not, as on a CPU, perhaps minutes.
   virtual uint64_t activity() const { return 0; }
-  // Says when work of this backend's streams has ended; null where nothing does.
-  virtual Completions* completions() { return nullptr; }
+  // Signals the end of work on this backend's streams; null where nothing does.
+  virtual WorkDoneSignal* work_done() { return nullptr; }
 
   // Reserves SMs for transfers, whose kernels occupy them while they wait for the other side. Products whose blocks
   // would fill the device leave these SMs free: a block that finds none would start when another one has ended, and so

@@ -53,7 +53,7 @@ Buffer CpuBackend::allocate(size_t bytes) { return allocate_aligned(bytes); }
 Buffer CpuBackend::allocate_host(size_t bytes) { return allocate_aligned(bytes); }
 std::unique_ptr<Event> CpuBackend::create_event() { return std::make_unique<CpuEvent>(); }
 
-std::unique_ptr<Stream> CpuBackend::create_stream() { return std::make_unique<CpuStream>(&completions_); }
+std::unique_ptr<Stream> CpuBackend::create_stream() { return std::make_unique<CpuStream>(&work_done_); }
 
 void CpuBackend::prepack(std::span<const Tensor> tiled) {
   stream_.submit([&] {

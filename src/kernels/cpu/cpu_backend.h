@@ -30,7 +30,7 @@ class CpuBackend : public Backend {
   std::unique_ptr<Stream> create_stream() override;
   bool memory_is_host_memory() const override { return true; }
   uint64_t activity() const override { return pool_.activity(); }
-  Completions* completions() override { return &completions_; }
+  WorkDoneSignal* work_done() override { return &work_done_; }
   Stream& compute() override { return stream_; }
   Ops& ops() override { return ops_; }
   Tensor prepacked(const Tensor& w) const override { return ops_.prepacked(w); }
@@ -44,8 +44,8 @@ class CpuBackend : public Backend {
   const Simd& simd_;
   ThreadPool pool_;
   CpuOps ops_;
-  Completions completions_;
-  CpuStream stream_{&completions_};  // last: its thread calls the operators, so it must end first
+  WorkDoneSignal work_done_;
+  CpuStream stream_{&work_done_};  // last: its thread calls the operators, so it must end first
 };
 
 }  // namespace lfm2

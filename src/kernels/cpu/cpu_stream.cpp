@@ -43,7 +43,7 @@ void CpuEvent::wait(uint64_t ticket) const {
   reached_.wait(lock, [&] { return completed_ >= ticket; });
 }
 
-CpuStream::CpuStream(Completions* completions) : completions_(completions), worker_([this] { worker_loop(); }) {}
+CpuStream::CpuStream(WorkDoneSignal* work_done) : work_done_(work_done), worker_([this] { worker_loop(); }) {}
 
 CpuStream::~CpuStream() {
   {
@@ -109,7 +109,7 @@ void CpuStream::worker_loop() {
     }
     item.work = nullptr;  // destroys what the work captured before anybody can see it as done
     const double end = steady_seconds();
-    if (item.always && completions_ != nullptr) completions_->note();
+    if (item.always && work_done_ != nullptr) work_done_->note();
     lock.lock();
     if (item.tag) finished_.push_back({*item.tag, start, end});
     if (failure) error_ = failure;  // the first error; no work runs after it

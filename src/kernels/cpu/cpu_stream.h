@@ -38,7 +38,7 @@ class CpuEvent final : public Event {
 // drains the stream first.
 class CpuStream final : public Stream {
  public:
-  explicit CpuStream(Completions* completions = nullptr);  // is told when events are done
+  explicit CpuStream(WorkDoneSignal* work_done = nullptr);  // is told when events are done
   ~CpuStream() override;
   CpuStream(const CpuStream&) = delete;
   CpuStream& operator=(const CpuStream&) = delete;
@@ -60,7 +60,7 @@ class CpuStream final : public Stream {
   void push(Item item);
   void worker_loop();
 
-  Completions* completions_;
+  WorkDoneSignal* work_done_;
   std::mutex mutex_;
   std::condition_variable pushed_;
   std::deque<Item> queue_;

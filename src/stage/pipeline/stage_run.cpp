@@ -50,8 +50,8 @@ StageRun::StageRun(const StageLinks& links, RunUnit unit, bool traced, std::func
             return moved;
           },
           // Without a channel there is nothing to look for that the device would not tell.
-          links.channel == nullptr && links.backend.completions() != nullptr ? Wait::Pace{.eager_seconds = 0} : pace,
-          links.backend.completions()) {}
+          links.channel == nullptr && links.backend.work_done() != nullptr ? Wait::Pace{.eager_seconds = 0} : pace,
+          links.backend.work_done()) {}
 
 void StageRun::begin(const std::function<bool()>& stop) {
   start_ = steady_seconds();

@@ -221,7 +221,7 @@ void ResultRing::consumer_loop() {
     }
     if (!arrival.slice->last) continue;
     arrival.piece->free = true;
-    if (Completions* completions = backend_.completions()) completions->note();
+    if (WorkDoneSignal* work_done = backend_.work_done()) work_done->note();
   }
 }
 

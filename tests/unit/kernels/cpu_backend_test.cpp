@@ -62,18 +62,18 @@ TEST(CpuStreamTest, AnEventIsDoneWhenTheWorkBeforeItIs) {
 TEST(CpuStreamTest, AWaitHearsThatAnEventIsDone) {
   using namespace std::chrono_literals;
   CpuBackend backend(1);
-  Completions& completions = *backend.completions();
+  WorkDoneSignal& work_done = *backend.work_done();
   CpuEvent event;
   Gate gate;
   backend.compute().submit(gate.work());
   backend.compute().record(event);
-  const uint64_t seen = completions.count();
+  const uint64_t seen = work_done.count();
   EXPECT_FALSE(event.done());
-  completions.wait(seen, 1ms);  // in vain
-  EXPECT_EQ(completions.count(), seen);
+  work_done.wait(seen, 1ms);  // in vain
+  EXPECT_EQ(work_done.count(), seen);
   gate.open();
   const auto start = std::chrono::steady_clock::now();
-  completions.wait(seen, 60s);
+  work_done.wait(seen, 60s);
   EXPECT_LT(std::chrono::steady_clock::now() - start, 30s);
   EXPECT_TRUE(event.done());
 }

@@ -1,5 +1,5 @@
-// How a thread that waits for a device hears that something ended, where the device can say so. A CPU's streams do: a
-// wait that looked again and again would take time from the very threads that it waits for.
+// Wakes a thread that waits for a device when work has ended, on devices that can tell. The CPU's streams do, since a
+// wait that polls would take time from the computing threads.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@
 
 namespace lfm2 {
 
-class Completions {
+class WorkDoneSignal {
  public:
   uint64_t count() const {
     const std::lock_guard lock(mutex_);
