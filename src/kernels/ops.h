@@ -39,17 +39,18 @@ struct Batch {
   Tensor states{};
 };
 
-// The keys and values of all sequences in one attention layer: position p stands at place p % page of the sequence's
-// page number p / page.
+// The keys and values of all sequences in one attention layer: position p stands at place p % page_size of the
+// sequence's page number p / page_size.
 struct KeyValueCache {
-  Tensor keys, values;  // [pages, page, kv_heads, head_dim] act
+  Tensor keys, values;  // [pages, page_size, kv_heads, head_dim] act
 };
 
 // The states from which one short convolution goes on: each holds u of the last L − 1 positions, oldest first.
 struct ConvCache {
   Tensor states{};  // [rows, L − 1, hidden] fp32
-  // Where the states at the ends of pages are kept: the row of page 0, and the positions of a page. 0: nowhere.
-  int64_t first_page_row = 0, page = 0;
+  // Where the states at the ends of pages are kept: the row of page 0, and the positions of a page. page_size 0:
+  // nowhere.
+  int64_t first_page_row = 0, page_size = 0;
 };
 
 struct AttentionShape {
@@ -142,8 +143,8 @@ class Ops {
   virtual void cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
                                 const Tensor& out) = 0;
 
-  // short_conv for sequences whose u of the last L − 1 positions is kept between batches; gives the same bits.
-  // A sequence reads one row of cache.states and writes another (batch.states). Where cache.page is not 0, the state
+  // short_conv for sequences whose u of the last L − 1 positions is kept between batches; gives the same bits. A
+  // sequence reads one row of cache.states and writes another (batch.states). Where cache.page_size is not 0, the state
   // behind each last position of a page is also written to the row of that page.
   virtual void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                                  const ConvCache& cache, const Tensor& out) = 0;

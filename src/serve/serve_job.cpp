@@ -120,17 +120,17 @@ class Server : public Traffic {
 // The number of sequences that fit, each of any length that the model allows.
 PromptSizes Server::measure(int64_t slots) const {
   const int64_t length = max_length();
-  const int64_t page = std::min(job_.options.generation.page, length);
+  const int64_t page_size = std::min(job_.options.generation.page_size, length);
   if (job_.options.generation.max_sequences == 0) slots = job_.machine.cuda ? kCudaSequences : kCpuSequences;
   const int64_t usual = job_.machine.cuda ? length : std::min(length, kUsualLength);
   PromptSizes sizes{.tokens = length,
                     .sequences = slots,
                     .new_tokens = length,
                     .longest = length,
-                    .page = page,
+                    .page_size = page_size,
                     .counts = true,
                     .edits = kMaxEdits,
-                    .pages = std::max(pages_for(length, page), slots * pages_for(usual, page)),
+                    .pages = std::max(pages_for(length, page_size), slots * pages_for(usual, page_size)),
                     .prompt_log_probs = true,
                     .hidden = true};
   return sizes;

@@ -264,7 +264,7 @@ class Bench {
         : bench(owner),
           memory(owner.backend_),
           caches(owner.backend_, owner.config_, {0, owner.config_.layers}, kAct,
-                 {.slots = sequences, .pages = sequences * (length / kPage + 1), .page = kPage}) {
+                 {.slots = sequences, .pages = sequences * (length / kPage + 1), .page_size = kPage}) {
       // What lies in memory that others had may be NaNs, which all choose the same experts.
       for (const LayerCache& layer : caches.layers())
         for (const Tensor& tensor : {layer.key_values.keys, layer.key_values.values, layer.conv.states})

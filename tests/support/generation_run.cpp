@@ -68,8 +68,8 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
       .max_sequences = (slots + settings.stages - 1) / settings.stages,
       .prompt_tokens = settings.prompt_tokens,
       .caches = {.slots = slots,
-                 .pages = settings.pages > 0 ? settings.pages : slots * pages_for(plan.longest, settings.page),
-                 .page = settings.page,
+                 .pages = settings.pages > 0 ? settings.pages : slots * pages_for(plan.longest, settings.page_size),
+                 .page_size = settings.page_size,
                  .keeps_prefixes = settings.keeps_prefixes}};
   plan.limits.counted_prefixes = plan.longest;
   std::vector<LocalLink> links(ranges.size());

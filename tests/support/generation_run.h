@@ -12,7 +12,7 @@
 namespace lfm2::test {
 
 struct GenerationSettings {
-  int64_t stages = 1, slots = 4, page = 16, prompt_tokens = 64, max_new = 12;
+  int64_t stages = 1, slots = 4, page_size = 16, prompt_tokens = 64, max_new = 12;
   SamplingRule rule{};
   std::vector<int32_t> eos_tokens{};
   int64_t top_k = 0;

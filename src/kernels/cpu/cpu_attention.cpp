@@ -85,13 +85,13 @@ void check_cache(const Tensor& qkv, AttentionShape shape, const Batch& batch, co
          "Batch: no caches");
 }
 
-// The row of this position in the cache, seen as [pages * page, kv_heads * head_dim].
+// The row of this position in the cache, seen as [pages * page_size, kv_heads * head_dim].
 int64_t cache_row(const Batch& batch, const KeyValueCache& cache, int64_t sequence, int64_t position) {
-  const int64_t pages = cache.keys.dim(0), page = cache.keys.dim(1), width = batch.page_table.dim(1);
-  expect(position >= 0 && position / page < width, "KeyValueCache: a position beyond the page table");
-  const int32_t id = batch.page_table.as<const int32_t>()[sequence * width + position / page];
+  const int64_t pages = cache.keys.dim(0), page_size = cache.keys.dim(1), width = batch.page_table.dim(1);
+  expect(position >= 0 && position / page_size < width, "KeyValueCache: a position beyond the page table");
+  const int32_t id = batch.page_table.as<const int32_t>()[sequence * width + position / page_size];
   expect(id >= 0 && id < pages, "KeyValueCache: a page that does not exist");
-  return id * page + position % page;
+  return id * page_size + position % page_size;
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ void CpuOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const Te
   expect(states.rank == 3 && states.dim(1) == kept && states.dim(2) == hidden && states.dtype == DType::kF32 &&
              batch.states.numel() == 2 * batch.sequences && batch.offsets.numel() == batch.sequences + 1 &&
              batch.sequence_of.numel() == batch.tokens &&
-             (cache.page == 0 || (batch.page_table.rank == 2 && batch.page_table.dim(0) == batch.sequences)),
+             (cache.page_size == 0 || (batch.page_table.rank == 2 && batch.page_table.dim(0) == batch.sequences)),
          "cached_short_conv: shapes");
   const auto* positions = batch.positions.as<const int32_t>();
   const auto* offsets = batch.offsets.as<const int32_t>();
@@ -117,11 +117,11 @@ void CpuOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const Te
     };
     for_each_row(batch.sequences, kept * hidden,
                  [&](int64_t sequence) { keep(sequence, offsets[sequence + 1] - 1, rows[2 * sequence + 1]); });
-    if (cache.page == 0) return;
+    if (cache.page_size == 0) return;
     const int64_t width = batch.page_table.dim(1);
-    for_each_row(batch.tokens, kept * hidden / cache.page, [&](int64_t token) {
-      if ((positions[token] + 1) % cache.page != 0) return;
-      const int64_t sequence = sequence_of[token], place = positions[token] / cache.page;
+    for_each_row(batch.tokens, kept * hidden / cache.page_size, [&](int64_t token) {
+      if ((positions[token] + 1) % cache.page_size != 0) return;
+      const int64_t sequence = sequence_of[token], place = positions[token] / cache.page_size;
       expect(place < width, "cached_short_conv: a position behind the pages");
       const int32_t page = batch.page_table.as<const int32_t>()[sequence * width + place];
       expect(page >= 0, "cached_short_conv: a page that does not exist");

@@ -36,7 +36,7 @@ KeyPages key_pages(const Tensor& qkv, AttentionShape shape, const Batch& batch, 
           .sequence_of = batch.sequence_of.as<const int32_t>(),
           .offsets = batch.offsets.as<const int32_t>(),
           .max_pages = static_cast<int>(batch.page_table.dim(1)),
-          .page = static_cast<int>(cache.keys.dim(1)),
+          .page_size = static_cast<int>(cache.keys.dim(1)),
           .pages = cache.keys.dim(0),
           .singles = batch.singles};
 }
@@ -98,16 +98,16 @@ CachedConvArgs cached_conv_args(const ShortConvArgs& args, const Batch& batch, c
   expect(
       states.rank == 3 && states.dtype == DType::kF32 && states.dim(1) == args.taps - 1 && states.dim(2) == args.hidden,
       "cached_short_conv: states");
-  expect(cache.page == 0 || (batch.page_table.dtype == DType::kI32 && batch.page_table.rank == 2 &&
-                             batch.page_table.dim(0) == batch.sequences),
+  expect(cache.page_size == 0 || (batch.page_table.dtype == DType::kI32 && batch.page_table.rank == 2 &&
+                                  batch.page_table.dim(0) == batch.sequences),
          "cached_short_conv: the page table");
   return {.sequence_of = batch.sequence_of.as<const int32_t>(),
           .offsets = batch.offsets.as<const int32_t>(),
           .rows = batch.states.as<const int32_t>(),
           .states = states.as<float>(),
           .page_table = batch.page_table.as<const int32_t>(),
-          .max_pages = cache.page == 0 ? 0 : static_cast<int>(batch.page_table.dim(1)),
-          .page = static_cast<int>(cache.page),
+          .max_pages = cache.page_size == 0 ? 0 : static_cast<int>(batch.page_table.dim(1)),
+          .page_size = static_cast<int>(cache.page_size),
           .first_page_row = cache.first_page_row};
 }
 

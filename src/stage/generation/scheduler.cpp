@@ -11,7 +11,7 @@ Scheduler::Scheduler(RequestSource& source, ScheduleLimits limits)
     : source_(source),
       limits_(limits),
       sequences_(static_cast<size_t>(limits.caches.slots)),
-      pages_(limits.caches.pages, limits.caches.page, limits.caches.keeps_prefixes) {
+      pages_(limits.caches.pages, limits.caches.page_size, limits.caches.keeps_prefixes) {
   expect(limits.steps_in_flight > 0 && limits.max_sequences > 0 && limits.prompt_tokens > 0 && limits.caches.slots > 0,
          "Scheduler: limits");
   for (int64_t slot = limits.caches.slots; slot-- > 0;) free_slots_.push_back(static_cast<int32_t>(slot));
@@ -92,7 +92,7 @@ int32_t Scheduler::youngest() const {
 bool Scheduler::has_page_for_next(Step& step, int32_t slot) {
   Sequence& sequence = at(slot);
   const bool is_victim = sequence.state == State::kVictim,
-             fits = pages_for(sequence.fed + 1, limits_.caches.page) <= std::ssize(sequence.pages);
+             fits = pages_for(sequence.fed + 1, limits_.caches.page_size) <= std::ssize(sequence.pages);
   while (pages_.available() == 0 && (is_victim || !fits)) {
     const int32_t victim = is_victim ? slot : youngest();
     if (at(victim).in_flight > 0) {
@@ -114,13 +114,13 @@ bool Scheduler::has_page_for_next(Step& step, int32_t slot) {
 // that may still need one, so that admitting a sequence causes no preemption in the next steps.
 bool Scheduler::give_pages(Sequence& sequence, Step& step) {
   const std::span<const int32_t> tokens(sequence.tokens);
-  const int64_t needed = pages_for(sequence.known, limits_.caches.page);
+  const int64_t needed = pages_for(sequence.known, limits_.caches.page_size);
   expect(needed <= limits_.caches.pages, "Scheduler: a sequence that never fits");
   std::vector<int32_t> prefix;
   if (sequence.request.takes_prefix()) prefix = pages_.find(tokens.first(tokens.size() - 1));
   const auto held = std::count_if(prefix.begin(), prefix.end(), [&](int32_t page) { return pages_.holders(page) > 0; });
   if (active_ > 0 && needed - held + growing() > pages_.available()) return false;
-  const int64_t cached = std::ssize(prefix) * limits_.caches.page;
+  const int64_t cached = std::ssize(prefix) * limits_.caches.page_size;
   if (sequence.request.rule.counts()) {
     if (cached > 0 && !step.counted.empty() && std::ssize(step.counted) + cached > limits_.counted_prefixes)
       return false;
@@ -137,7 +137,7 @@ bool Scheduler::give_pages(Sequence& sequence, Step& step) {
 
 // Keeps the pages whose last token has come and is part of a step: all later steps may read them, no earlier step may.
 void Scheduler::keep_full_pages(Sequence& sequence) {
-  const int64_t page = limits_.caches.page, known = std::min(sequence.fed, std::ssize(sequence.tokens));
+  const int64_t page = limits_.caches.page_size, known = std::min(sequence.fed, std::ssize(sequence.tokens));
   for (; (sequence.full + 1) * page <= known; ++sequence.full) {
     const auto first = static_cast<size_t>(sequence.full * page);
     sequence.prefix = pages_.keep(sequence.pages[static_cast<size_t>(sequence.full)], sequence.prefix,
@@ -148,8 +148,8 @@ void Scheduler::keep_full_pages(Sequence& sequence) {
 // The number of running sequences that may still need another page.
 int64_t Scheduler::growing() const {
   return std::count_if(sequences_.begin(), sequences_.end(), [this](const Sequence& one) {
-    return one.state != State::kFree &&
-           pages_for(cached_positions(one.prompt, one.request.max_new), limits_.caches.page) > std::ssize(one.pages);
+    return one.state != State::kFree && pages_for(cached_positions(one.prompt, one.request.max_new),
+                                                  limits_.caches.page_size) > std::ssize(one.pages);
   });
 }
 

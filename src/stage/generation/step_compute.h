@@ -49,7 +49,7 @@ struct GenerationPlan {
   }
   // Bytes that the last stage keeps for adjusting logits.
   uint64_t adjustment_bytes(int64_t vocab) const;
-  int64_t table_width() const { return pages_for(longest, limits.caches.page); }
+  int64_t table_width() const { return pages_for(longest, limits.caches.page_size); }
 };
 
 // How much a step gives.

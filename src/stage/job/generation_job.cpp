@@ -89,7 +89,7 @@ JobPlan GenerationJob::plan() {
   plan_.live = traffic_->kind.live;
   plan_.prompt_log_probs = prompts_.prompt_log_probs;
   plan_.hidden = prompts_.hidden;
-  limits.caches.page = prompts_.page;
+  limits.caches.page_size = prompts_.page_size;
   limits.caches.keeps_prefixes = traffic_->kind.keeps_prefixes;
   limits.counted_prefixes = prompts_.longest;
   limits.max_sequences = (limits.caches.slots + stages - 1) / stages;
@@ -145,7 +145,7 @@ JobPlan GenerationJob::sizes_of(std::vector<LayerRange> cut) const {
 // into the memory of the fullest rank.
 CacheShape GenerationJob::fit_caches(LayerRange layers) const {
   CacheShape shape = plan_.limits.caches;
-  const int64_t largest = pages_for(prompts_.longest, shape.page);
+  const int64_t largest = pages_for(prompts_.longest, shape.page_size);
 
   const int64_t rows = job_.is_last() ? plan_.result_rows() : 0;
   const StageMemory cost = stage_memory(job_.config(), layers, job_.compute, job_.compute, plan_.max_tokens(), rows);
@@ -176,7 +176,7 @@ void GenerationJob::open(const JobPlan& plan) {
   plan_.limits.caches = fit_caches(plan.cut[static_cast<size_t>(job_.pipeline.rank())]);
   job_.say(fmt::format("up to {} sequences at a time, {} in a step; caches of {} pages of {} positions",
                        plan_.limits.caches.slots, plan_.limits.max_sequences, plan_.limits.caches.pages,
-                       plan_.limits.caches.page));
+                       plan_.limits.caches.page_size));
   generator_.emplace(job_.session->links(), plan_, job_.compute, !job_.options.trace.empty());
   if (!job_.options.output.empty() && job_.makes_output() && !output_)
     output_ = job_.own(create_completion_file(job_.options.output, job_.output_job()));
@@ -199,7 +199,8 @@ RunEnd GenerationJob::run() {
   if (job_.makes_output()) answer_errors(consumers);
   const CacheShape& caches = plan_.limits.caches;
   std::unique_ptr<RequestSource> requests;
-  if (job_.is_first()) requests = traffic_->open(std::min(job_.config().max_positions, caches.pages * caches.page));
+  if (job_.is_first())
+    requests = traffic_->open(std::min(job_.config().max_positions, caches.pages * caches.page_size));
   const auto after_step = [&](int64_t tokens) {
     progress.add(static_cast<uint64_t>(tokens));
     if (relay_) relay_->pass(output_);

@@ -182,7 +182,7 @@ void add_generation_options(CLI::App& app, Options& options) {
                 kMaxCount);
   add_setting(app, "--prefill-chunk", generation.prompt_tokens, "Tokens of prompts in one step; 0: chosen", 0,
               kMaxCount);
-  add_setting(app, "--cache-page", generation.page, "Positions in one page of the key-value cache", 1, 1 << 20);
+  add_setting(app, "--cache-page", generation.page_size, "Positions in one page of the key-value cache", 1, 1 << 20);
 }
 
 void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
@@ -290,7 +290,7 @@ void add_job_options(CLI::App& app, Options& options, std::string& dtype) {
 // Of a conversation and of a server.
 void add_live_options(CLI::App& app, Options& options, std::string& dtype) {
   constexpr int64_t kLivePage = 64;  // as fast as larger ones, and short prompts have whole pages that others can take
-  options.generation.page = kLivePage;
+  options.generation.page_size = kLivePage;
   add_weights(app, options)->required();
   if (options.command == Command::kServe) {
     add_serve_options(app, options.serve);

@@ -45,7 +45,7 @@ struct GenerationOptions {
   bool ignore_eos = false;
   int64_t prompt_tokens = 0;  // tokens of prompts in one step; 0: chosen
   int64_t max_sequences = 0;  // sequences at a time; 0: chosen
-  int64_t page = 256;         // positions in a page of the cache
+  int64_t page_size = 256;    // positions in a page of the cache
 };
 
 struct ServeOptions {

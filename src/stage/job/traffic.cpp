@@ -79,10 +79,10 @@ PromptSizes SampleTraffic::measure(int64_t slots) const {
     sizes.longest = std::max(sizes.longest, cached_positions(prompt, max_new));
   });
   sizes.longest = std::max<int64_t>(1, sizes.longest);
-  sizes.page = std::min(job_.options.generation.page, sizes.longest);
+  sizes.page_size = std::min(job_.options.generation.page_size, sizes.longest);
   std::map<int64_t, int64_t, std::greater<>> sequences_of;  // key: number of pages
   for_each([&](int64_t prompt, int64_t max_new, int64_t choices) {
-    sequences_of[pages_for(cached_positions(prompt, max_new), sizes.page)] += choices;
+    sequences_of[pages_for(cached_positions(prompt, max_new), sizes.page_size)] += choices;
   });
   for (const auto& [pages, sequences] : sequences_of) {
     const int64_t together = std::min(slots, sequences);
@@ -107,13 +107,14 @@ class ChatTraffic : public Traffic {
 
 // One sequence, which may become as long as the model allows.
 PromptSizes ChatTraffic::measure(int64_t) const {
-  const int64_t positions = job_.config().max_positions, page = std::min(job_.options.generation.page, positions);
+  const int64_t positions = job_.config().max_positions,
+                page_size = std::min(job_.options.generation.page_size, positions);
   PromptSizes sizes{.tokens = positions,
                     .sequences = 1,
                     .new_tokens = positions,
                     .longest = positions,
-                    .page = page,
-                    .pages = pages_for(positions, page)};
+                    .page_size = page_size,
+                    .pages = pages_for(positions, page_size)};
   note_rule(sizes, request_defaults(job_).of_text);
   return sizes;
 }

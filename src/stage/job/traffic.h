@@ -20,7 +20,7 @@ struct PromptSizes {
   int64_t sequences = 0;   // with each of the choices of a prompt
   int64_t new_tokens = 0;  // the most tokens that may follow all prompts together
   int64_t longest = 0;     // cached positions of the longest sequence
-  int64_t page = 0;        // positions of a page: as --cache-page says, but no more than the longest sequence has
+  int64_t page_size = 0;   // positions of a page: as --cache-page says, but no more than the longest sequence has
   bool counts = false;     // whether any rule counts tokens
   int64_t edits = 0;       // the largest number of edits of a request
   int64_t pages = 0;       // pages of the longest sequences, one sequence for each slot
@@ -28,7 +28,7 @@ struct PromptSizes {
   bool prompt_log_probs = false, hidden = false;
 };
 void for_each_field(MaybeConst<PromptSizes> auto& sizes, const auto& each) {  // see base/words.h
-  each(sizes.tokens, sizes.sequences, sizes.new_tokens, sizes.longest, sizes.page, sizes.counts, sizes.edits,
+  each(sizes.tokens, sizes.sequences, sizes.new_tokens, sizes.longest, sizes.page_size, sizes.counts, sizes.edits,
        sizes.pages, sizes.prompt_log_probs, sizes.hidden);
 }
 // Notes what the rule of a request needs.

@@ -22,7 +22,7 @@ uint64_t state_bytes(const ModelConfig& config, LayerRange layers) {
 
 uint64_t page_bytes(const ModelConfig& config, LayerRange layers, DType compute, const CacheShape& shape) {
   const AttentionShape heads = config.attention();
-  const int64_t elements = 2 * shape.page * heads.kv_heads * heads.head_dim;
+  const int64_t elements = 2 * shape.page_size * heads.kv_heads * heads.head_dim;
   return static_cast<uint64_t>(count_layers(config, layers, LayerType::kAttention) * elements) * size_bytes(compute) +
          (shape.keeps_prefixes ? state_bytes(config, layers) : 0);
 }
@@ -39,13 +39,14 @@ Caches::Caches(Backend& backend, const ModelConfig& config, LayerRange layers, D
       continue;
     }
     if (config.layer_types[static_cast<size_t>(layer)] == LayerType::kAttention) {
-      cache.key_values.keys = memory_.allocate(compute, {shape.pages, shape.page, heads.kv_heads, heads.head_dim});
-      cache.key_values.values = memory_.allocate(compute, {shape.pages, shape.page, heads.kv_heads, heads.head_dim});
+      cache.key_values.keys = memory_.allocate(compute, {shape.pages, shape.page_size, heads.kv_heads, heads.head_dim});
+      cache.key_values.values =
+          memory_.allocate(compute, {shape.pages, shape.page_size, heads.kv_heads, heads.head_dim});
     } else {
       const int64_t rows = shape.first_page_row() + (shape.keeps_prefixes ? shape.pages : 0);
       cache.conv = {.states = memory_.allocate(DType::kF32, {rows, config.conv_length - 1, config.hidden}),
                     .first_page_row = shape.first_page_row(),
-                    .page = shape.keeps_prefixes ? shape.page : 0};
+                    .page_size = shape.keeps_prefixes ? shape.page_size : 0};
     }
     layers_.push_back(cache);
   }

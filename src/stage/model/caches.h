@@ -22,7 +22,7 @@ struct LayerCache {
 struct CacheShape {
   int64_t slots = 0;            // sequences that are in the caches at a time
   int64_t pages = 0;            // pages of all sequences together; the same number on every stage
-  int64_t page = 0;             // positions of one sequence in a page
+  int64_t page_size = 0;        // positions of one sequence in a page
   bool keeps_prefixes = false;  // whether pages are kept for other sequences, with the states of convolutions
   // The row of convolution states that page 0 has.
   int64_t first_page_row() const { return 2 * slots; }

@@ -43,8 +43,8 @@ void SequenceTable::admit(const Admission& one) {
   sequence.request.rule = rule_of(one.request);
   expect(!one.request.prompt_log_probs || std::ssize(one.request.prompt) == one.prompt,
          "SequenceTable: a prompt is scored, and its tokens are not known");
-  const auto prefix = static_cast<size_t>(one.cached / shape_.page);
-  expect(one.cached == 0 || (shape_.keeps_prefixes && one.cached % shape_.page == 0 && one.cached < one.known &&
+  const auto prefix = static_cast<size_t>(one.cached / shape_.page_size);
+  expect(one.cached == 0 || (shape_.keeps_prefixes && one.cached % shape_.page_size == 0 && one.cached < one.known &&
                              prefix <= one.pages.size()),
          "SequenceTable: a prefix that is not whole pages");
   for (size_t i = 0; i < one.pages.size(); ++i) give_page(sequence, one.pages[i], i < prefix);
@@ -149,7 +149,7 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     expect(entry.count > 0, "SequenceTable: an entry without tokens");
     const int64_t end = sequence.cached + entry.count;
     const auto pages = static_cast<int64_t>(sequence.pages.size());
-    expect(pages >= pages_for(end, shape_.page), "SequenceTable: a sequence without the pages that it needs");
+    expect(pages >= pages_for(end, shape_.page_size), "SequenceTable: a sequence without the pages that it needs");
     expect(pages <= table_width, "SequenceTable: a sequence grows beyond the longest one");
     arrays.keepers.insert(arrays.keepers.end(),
                           {sequence.request.rule.counts() ? entry.slot : -1, static_cast<int32_t>(sequence.prompt)});

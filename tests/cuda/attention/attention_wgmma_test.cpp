@@ -99,7 +99,7 @@ class CudaAttentionWgmmaTest : public HopperTest {
                     .sequence_of = batch.sequence_of.as<const int32_t>(),
                     .offsets = batch.offsets.as<const int32_t>(),
                     .max_pages = static_cast<int>(batch.page_table.dim(1)),
-                    .page = static_cast<int>(page),
+                    .page_size = static_cast<int>(page),
                     .pages = sequences.pages(),
                     .singles = batch.singles};
       ASSERT_TRUE(same_bits(wgmma(args, act, multiprocessors_), mma(args, act)));
@@ -198,9 +198,9 @@ TEST_F(CudaAttentionWgmmaTest, LeavesOtherSizesToMma) {
   other.qkv = static_cast<const char*>(args.qkv) + 2;
   EXPECT_FALSE(attention_wgmma_takes(other));
   args.pages.keys = args.pages.values = device->data;
-  args.pages.page = 24;
+  args.pages.page_size = 24;
   EXPECT_TRUE(attention_wgmma_takes(args));
-  args.pages.page = 50;
+  args.pages.page_size = 50;
   EXPECT_FALSE(attention_wgmma_takes(args));
 }
 

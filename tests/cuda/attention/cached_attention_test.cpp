@@ -98,7 +98,7 @@ class CudaCachedAttentionTest : public ::testing::Test {
                             .sequence_of = batch.sequence_of.as<const int32_t>(),
                             .offsets = batch.offsets.as<const int32_t>(),
                             .max_pages = static_cast<int>(batch.page_table.dim(1)),
-                            .page = static_cast<int>((*keys_)->dim(1)),
+                            .page_size = static_cast<int>((*keys_)->dim(1)),
                             .pages = (*keys_)->dim(0),
                             .singles = batch.singles};
     on_gpu([&](Ops&) {

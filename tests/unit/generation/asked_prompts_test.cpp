@@ -189,7 +189,7 @@ TEST(AskedPromptsTest, InAnyCompany) {
 
 // Nothing is computed that no sequence of the step asks for.
 TEST(AskedPromptsTest, OnlyTheStepsOfThoseThatAsk) {
-  SequenceTable table({.slots = 3, .pages = 8, .page = 8});
+  SequenceTable table({.slots = 3, .pages = 8, .page_size = 8});
   StepArrays arrays;
   const Admission plain{.slot = 0, .prompt = 3, .known = 3, .request = {.max_new = 9}, .pages = {0}};
   const Admission asks{

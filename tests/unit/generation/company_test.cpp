@@ -34,7 +34,7 @@ TEST(CompanyTest, ASampleDependsOnItselfAlone) {
           settings.stages = stages;
           settings.slots = slots;
           settings.prompt_tokens = chunk;
-          settings.page = slots == 4 ? 1 : 8;
+          settings.page_size = slots == 4 ? 1 : 8;
           const auto found = generate("tiny-moe", prompts, settings);
           expect_same(found, alone);
         }
@@ -59,7 +59,7 @@ TEST(CompanyTest, AdjustedDrawsHaveTheSameBitsInAnyCompany) {
   }
   for (const DType compute : {DType::kF32, DType::kBf16}) {
     GenerationSettings settings{
-        .slots = 1, .page = 4, .max_new = 20, .eos_tokens = {3, 9, 17}, .top_k = 2, .compute = compute};
+        .slots = 1, .page_size = 4, .max_new = 20, .eos_tokens = {3, 9, 17}, .top_k = 2, .compute = compute};
     const auto alone = generate("tiny-moe", prompts, settings);
     for (const auto& [sample, completion] : alone) {
       if (sample > 4) {
@@ -91,7 +91,7 @@ TEST(CompanyTest, PrefixesChangeNothing) {
   const int64_t vocab = ShardSet::open(golden_shards("tiny-moe", 4)).config().vocab;
   for (const auto& [compute, penalty] :
        {std::pair(DType::kF32, 1.0f), {DType::kBf16, 1.0f}, {DType::kF32, 1.5f}, {DType::kBf16, 1.5f}}) {
-    GenerationSettings settings{.page = 4,
+    GenerationSettings settings{.page_size = 4,
                                 .max_new = 20,
                                 .rule = {.temperature = 1.2f, .seed = 5, .repetition_penalty = penalty},
                                 .top_k = 2,
@@ -126,7 +126,7 @@ TEST(CompanyTest, ASequenceThatGaveItsPagesBackHasTheSameBits) {
   const Samples prompts = ragged_prompts(ShardSet::open(golden_shards("tiny-moe", 4)).config().vocab);
   for (const DType compute : {DType::kF32, DType::kBf16}) {
     GenerationSettings settings{.slots = 9,
-                                .page = 4,
+                                .page_size = 4,
                                 .max_new = 20,
                                 .rule = {.temperature = 1.5f, .top_k = 20, .top_p = 0.9f, .seed = 5},
                                 .eos_tokens = {3, 9},

@@ -46,7 +46,7 @@ TEST_P(GeneratorTest, GreedyIsTransformersGreedy) {
         const auto found = generate(GetParam(), prompts,
                                     {.stages = stages,
                                      .slots = slots,
-                                     .page = page,
+                                     .page_size = page,
                                      .prompt_tokens = slots == 3 ? 5 : 64,
                                      .max_new = whole - length});
         for (int64_t sample = 0; sample < prompts.count(); ++sample) {
@@ -86,7 +86,8 @@ TEST_P(GeneratorTest, GreedyWithRepetitionPenaltyIsThatOfTransformers) {
 // The log-probability of every token is the one that scoring the whole text gives: the same bits.
 TEST_P(GeneratorTest, CachedStepsHaveTheBitsOfTheFullForward) {
   const Samples prompts = golden_prompts(GetParam());
-  const GenerationSettings settings{.stages = 2, .slots = 3, .page = 4, .prompt_tokens = 7, .max_new = 9, .top_k = 3};
+  const GenerationSettings settings{
+      .stages = 2, .slots = 3, .page_size = 4, .prompt_tokens = 7, .max_new = 9, .top_k = 3};
   const auto found = generate(GetParam(), prompts, settings);
   for (int64_t sample = 0; sample < std::min<int64_t>(3, prompts.count()); ++sample) {
     Samples text{.ids = {}, .offsets = {0}};
@@ -149,7 +150,7 @@ TEST(LostStageTest, AStageThatNeverHearsEndsWithItsName) {
                             .limits = {.steps_in_flight = 2,
                                        .max_sequences = 1,
                                        .prompt_tokens = 8,
-                                       .caches = {.slots = 1, .pages = 1, .page = 16}}};
+                                       .caches = {.slots = 1, .pages = 1, .page_size = 16}}};
   LocalBoard board(2);
   Watchdog silent_one = board.watchdog(0, 0.4), watchdog = board.watchdog(1, 0.4);
   Generator generator({loaded.backend, loaded.pieces, &channel, &control, 1, 2, watchdog}, plan, DType::kF32);

@@ -43,7 +43,7 @@ class TextCaches {
  public:
   explicit TextCaches(CacheShape shape)
       : shape_(shape),
-        positions_(static_cast<size_t>(shape.pages * shape.page)),
+        positions_(static_cast<size_t>(shape.pages * shape.page_size)),
         states_(static_cast<size_t>(shape.first_page_row() + shape.pages)) {}
 
   // Nothing that a step reads may have been written by the step itself.
@@ -66,10 +66,10 @@ class TextCaches {
         for (size_t t = first; t < end; ++t) {
           const int64_t position = step.positions[t];
           text.push_back(ids[t]);
-          const int32_t page = pages[static_cast<size_t>(position / shape_.page)];
+          const int32_t page = pages[static_cast<size_t>(position / shape_.page_size)];
           ASSERT_EQ(pool.holders(page), 1) << "a page that others have, too, is written";
           positions_[place(pages, position)] = text_of(text);
-          if ((position + 1) % shape_.page == 0)
+          if ((position + 1) % shape_.page_size == 0)
             states_[static_cast<size_t>(shape_.first_page_row() + page)] = text_of(text);
         }
         states_[static_cast<size_t>(step.states[2 * s + 1])] = text_of(text);
@@ -81,8 +81,8 @@ class TextCaches {
 
  private:
   size_t place(const std::vector<int32_t>& pages, int64_t position) const {
-    return static_cast<size_t>(pages[static_cast<size_t>(position / shape_.page)] * shape_.page +
-                               position % shape_.page);
+    return static_cast<size_t>(pages[static_cast<size_t>(position / shape_.page_size)] * shape_.page_size +
+                               position % shape_.page_size);
   }
   CacheShape shape_;
   std::vector<uint64_t> positions_, states_;
@@ -209,7 +209,7 @@ ScheduleLimits cache_limits_of(int64_t stages, int64_t slots, int64_t page, int6
           .max_sequences = (slots + stages - 1) / stages,
           .prompt_tokens = prompt_tokens,
           .counted_prefixes = 24,
-          .caches = {.slots = slots, .pages = pages, .page = page, .keeps_prefixes = true}};
+          .caches = {.slots = slots, .pages = pages, .page_size = page, .keeps_prefixes = true}};
 }
 
 Request cache_request_of(int32_t sample, Tokens prompt, int64_t max_new) {

@@ -180,7 +180,7 @@ ScheduleLimits limits_of(int64_t stages, int64_t slots, int64_t page, int64_t pa
   return {.steps_in_flight = stages,
           .max_sequences = (slots + stages - 1) / stages,
           .prompt_tokens = prompt_tokens,
-          .caches = {.slots = slots, .pages = pages, .page = page}};
+          .caches = {.slots = slots, .pages = pages, .page_size = page}};
 }
 
 const auto kNever = [](int64_t, int64_t) { return false; };

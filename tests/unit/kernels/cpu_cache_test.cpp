@@ -86,7 +86,7 @@ struct Step {
 
 // How for_each_step cuts samples into steps, at random.
 struct Cut {
-  int64_t page = 16;
+  int64_t page_size = 16;
   int max_chunk = 8;
   uint32_t seed = 1;
 };
@@ -98,14 +98,14 @@ int64_t pages_of(const PackedBatch& samples, int64_t page) {
 void for_each_step(const PackedBatch& samples, const Cut& cut, const std::function<void(const Step&)>& f) {
   std::mt19937 generator(cut.seed);
   const auto random = [&](int below) { return std::uniform_int_distribution<int32_t>(0, below - 1)(generator); };
-  std::vector<int32_t> free_pages(at(pages_of(samples, cut.page))), rows(2 * samples.lengths.size());
+  std::vector<int32_t> free_pages(at(pages_of(samples, cut.page_size))), rows(2 * samples.lengths.size());
   std::iota(free_pages.begin(), free_pages.end(), 0);
   std::iota(rows.begin(), rows.end(), 0);
   std::shuffle(free_pages.begin(), free_pages.end(), generator);
   std::shuffle(rows.begin(), rows.end(), generator);
   std::vector<std::vector<int32_t>> pages(samples.lengths.size());
   for (size_t s = 0; s < pages.size(); ++s)
-    for (int64_t i = 0; i < samples.lengths[s]; i += cut.page) {
+    for (int64_t i = 0; i < samples.lengths[s]; i += cut.page_size) {
       pages[s].push_back(free_pages.back());
       free_pages.pop_back();
     }
@@ -116,7 +116,7 @@ void for_each_step(const PackedBatch& samples, const Cut& cut, const std::functi
       counts[s] = kind == 0 ? 0 : std::min(samples.lengths[s] - done[s], kind == 1 ? 1 : 1 + random(cut.max_chunk));
     }
     if (std::accumulate(counts.begin(), counts.end(), 0) == 0) continue;
-    f(Step(samples, done, counts, pages, cut.page, rows));
+    f(Step(samples, done, counts, pages, cut.page_size, rows));
     for (size_t s = 0; s < pages.size(); ++s) {
       done[s] += counts[s];
       if (counts[s] > 0) std::swap(rows[2 * s], rows[2 * s + 1]);
@@ -141,9 +141,9 @@ TEST_F(CachedAttentionTest, HasTheBitsOfWholeSamples) {
           ThreadPool& threads = cut.seed % 2 == 0 ? one : pool;
           CpuOps some(threads, *simd);
           HostTensor out(act, {samples.tokens(), shape.heads * shape.head_dim});
-          const int64_t pages = pages_of(samples, cut.page);
-          HostTensor keys(act, {pages, cut.page, shape.kv_heads, shape.head_dim});
-          HostTensor values(act, {pages, cut.page, shape.kv_heads, shape.head_dim});
+          const int64_t pages = pages_of(samples, cut.page_size);
+          HostTensor keys(act, {pages, cut.page_size, shape.kv_heads, shape.head_dim});
+          HostTensor values(act, {pages, cut.page_size, shape.kv_heads, shape.head_dim});
           for_each_step(samples, cut, [&](const Step& step) {
             const HostTensor some_qkv = step.take(qkv);
             HostTensor some_out(act, {step.batch.tokens, out->dim(1)});
@@ -161,7 +161,7 @@ TEST_F(CachedAttentionTest, HasTheBitsOfWholeSamples) {
             }
           });
           EXPECT_TRUE(test::same_bits(out, expected))
-              << name(act) << ", heads of " << shape.head_dim << ", pages of " << cut.page << ", chunks up to "
+              << name(act) << ", heads of " << shape.head_dim << ", pages of " << cut.page_size << ", chunks up to "
               << cut.max_chunk << ", " << threads.threads() << " threads, " << simd->name;
         }
       }
@@ -277,24 +277,24 @@ TEST_F(ProjectShortConvTest, HasTheBitsOfItsTwoOperators) {
       for (HostTensor* tensor : {&x, &in_proj, &in_bias, &weight, &bias, &scale}) tensor->fill_random(++seed);
       const Tensor product_bias = biases ? in_bias.view() : Tensor{}, conv_bias = biases ? bias.view() : Tensor{};
       const Cut cut{3};
-      HostTensor apart(DType::kF32, {2 * count + pages_of(samples, cut.page), 2, hidden});
+      HostTensor apart(DType::kF32, {2 * count + pages_of(samples, cut.page_size), 2, hidden});
       HostTensor together(DType::kF32, {apart->dim(0), 2, hidden});
       for_each_step(samples, cut, [&](const Step& step) {
         HostTensor bcz(act, {step.batch.tokens, 3 * hidden}), expected(act, {step.batch.tokens, hidden});
         HostTensor scratch(act, {step.batch.tokens, 3 * hidden}), out(act, {step.batch.tokens, hidden});
         const HostTensor some = step.take(x);
         ops.matmul(some, in_proj, product_bias, bcz, Write::kStore);
-        ops.cached_short_conv(bcz, weight, conv_bias, step.batch, {apart, 2 * count, cut.page}, expected);
+        ops.cached_short_conv(bcz, weight, conv_bias, step.batch, {apart, 2 * count, cut.page_size}, expected);
         ops.project_short_conv(some, in_proj, product_bias, weight, conv_bias, step.batch,
-                               {together, 2 * count, cut.page}, scratch, out);
+                               {together, 2 * count, cut.page_size}, scratch, out);
         EXPECT_TRUE(test::same_bits(out, expected)) << name(act);
         EXPECT_TRUE(test::same_bits(together, apart)) << name(act) << ", the states";
         HostTensor normed(act, {step.batch.tokens, width}), own_normed(act, {step.batch.tokens, width});
         ops.rms_norm(some, scale, 1e-5f, normed);
         ops.matmul(normed, in_proj, product_bias, bcz, Write::kStore);
-        ops.cached_short_conv(bcz, weight, conv_bias, step.batch, {apart, 2 * count, cut.page}, expected);
+        ops.cached_short_conv(bcz, weight, conv_bias, step.batch, {apart, 2 * count, cut.page_size}, expected);
         ops.norm_project_short_conv(some, scale, 1e-5f, in_proj, product_bias, weight, conv_bias, step.batch,
-                                    {together, 2 * count, cut.page}, own_normed, scratch, out);
+                                    {together, 2 * count, cut.page_size}, own_normed, scratch, out);
         EXPECT_TRUE(test::same_bits(out, expected)) << name(act) << ", normed";
         ops.norm_matmul(some, scale, 1e-5f, in_proj, product_bias, own_normed, scratch);
         EXPECT_TRUE(test::same_bits(scratch, bcz)) << name(act) << ", the product behind a norm";

@@ -182,7 +182,7 @@ TEST(CachesTest, TakeTheBytesOfTheirPlan) {
     for (const LayerRange range :
          {LayerRange{0, config.layers}, LayerRange{1, 2}, layers_of_blocks(3, 7), layers_of_blocks(1, 2)}) {
       CpuBackend backend(1);
-      const CacheShape shape{.slots = 3, .pages = 7, .page = 16, .keeps_prefixes = keeps_prefixes};
+      const CacheShape shape{.slots = 3, .pages = 7, .page_size = 16, .keeps_prefixes = keeps_prefixes};
       const Caches caches(backend, config, range, DType::kBf16, shape);
       EXPECT_EQ(caches.bytes(), 7 * page_bytes(config, range, DType::kBf16, shape) + 3 * slot_bytes(config, range));
     }

@@ -53,7 +53,7 @@ TEST(CompletionTest, StopTextsEndSequences) {
     for (const int64_t pages : {0, 18})
       for (const int32_t min_tokens : {0, 5}) {
         settings.stages = stages;
-        settings.page = 4;
+        settings.page_size = 4;
         settings.pages = pages;
         settings.rule.min_tokens = min_tokens;
         int64_t stopped = 0;
@@ -76,7 +76,7 @@ TEST(CompletionTest, ChoicesAreOneCompletion) {
   for (int64_t sample = 0; sample < prompts.count(); ++sample)
     prompts.rules.push_back({.form = LineForm::kPrompt, .choices = static_cast<int32_t>(1 + sample % 4)});
   GenerationSettings settings{.slots = 9,
-                              .page = 4,
+                              .page_size = 4,
                               .max_new = 20,
                               .rule = {.temperature = 1.5f, .seed = 5, .frequency_penalty = 0.5f},
                               .eos_tokens = {3, 9, 17}};

@@ -11,7 +11,7 @@ namespace lfm2::test {
 namespace {
 
 TEST(SequenceTableTest, RefusesStepsThatDoNotFit) {
-  SequenceTable table({.slots = 2, .pages = 2, .page = 4});
+  SequenceTable table({.slots = 2, .pages = 2, .page_size = 4});
   StepArrays arrays;
   const auto admission = [](int32_t slot, int32_t sample, int32_t prompt, std::vector<int32_t> pages) {
     return Admission{
@@ -19,7 +19,7 @@ TEST(SequenceTableTest, RefusesStepsThatDoNotFit) {
   };
   EXPECT_THROW(table.apply({.released = {0}}, 8, arrays), Error);
   EXPECT_THROW(table.apply({.admitted = {admission(0, 0, 9, {0, 1, 2})}}, 8, arrays), Error);  // no such page
-  table = SequenceTable({.slots = 2, .pages = 2, .page = 4});
+  table = SequenceTable({.slots = 2, .pages = 2, .page_size = 4});
   table.apply({.admitted = {admission(0, 0, 4, {1})}, .entries = {{0, 4}}}, 8, arrays);
   EXPECT_EQ(table.free_pages(), 1);
   EXPECT_THROW(table.apply({.admitted = {admission(0, 1, 1, {0})}}, 8, arrays), Error);  // a slot that is taken
@@ -35,7 +35,7 @@ TEST(SequenceTableTest, RefusesStepsThatDoNotFit) {
 // otherwise as a sample of their own.
 TEST(SequenceTableTest, TailsOfPrompts) {
   using Ints = std::vector<int32_t>;
-  SequenceTable table({.slots = 4, .pages = 8, .page = 16}, 3);
+  SequenceTable table({.slots = 4, .pages = 8, .page_size = 16}, 3);
   StepArrays arrays;
   const auto admission = [](int32_t slot, int32_t prompt, int32_t page) {
     return Admission{
@@ -63,12 +63,12 @@ TEST(SequenceTableTest, TailsOfPrompts) {
   table.apply({.released = {1}, .admitted = {asked}, .entries = {{0, 1}, {1, 5}}}, 1, arrays);
   EXPECT_EQ(arrays.tail_tokens(), 0);
   EXPECT_EQ(arrays.last_rows, (Ints{0, 5}));
-  EXPECT_THROW(SequenceTable({.slots = 2, .pages = 2, .page = 4, .keeps_prefixes = true}, 3), Error);
+  EXPECT_THROW(SequenceTable({.slots = 2, .pages = 2, .page_size = 4, .keeps_prefixes = true}, 3), Error);
 }
 
 // A sequence may begin with whole pages that others have, and goes on from the state behind the last of them.
 TEST(SequenceTableTest, APrefixIsOfWholePages) {
-  const CacheShape shape{.slots = 2, .pages = 6, .page = 4, .keeps_prefixes = true};
+  const CacheShape shape{.slots = 2, .pages = 6, .page_size = 4, .keeps_prefixes = true};
   SequenceTable table(shape);
   StepArrays arrays;
   table.apply({.admitted = {{.slot = 0, .prompt = 9, .known = 9, .pages = {5, 3, 1}}}, .entries = {{0, 9}}}, 4, arrays);

@@ -9,7 +9,7 @@ namespace {
 constexpr int kThreads = 256;
 
 // - operands: qkv [tokens, (heads + 2 kv_heads) head_dim], of which keys and values are copied to pages.keys and
-//   .values [pages, page, kv_heads, head_dim], in pieces of type P: 16 bytes, or one element; `row_pieces` of a
+//   .values [pages, page_size, kv_heads, head_dim], in pieces of type P: 16 bytes, or one element; `row_pieces` of a
 //   token in qkv, `pieces` of its keys.
 // - block: kThreads pieces, those of a token side by side: first its keys, then its values.
 // - thread: one piece.

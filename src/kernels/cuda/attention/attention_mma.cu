@@ -15,7 +15,7 @@ template <class T, int width, bool paged, bool vector>
 __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* shared);
 
 // - operands: args.qkv [tokens, (heads + 2 kv_heads) head_dim]; without pages keys and values are those of qkv, with
-//   pages pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all of type T,
+//   pages pages.keys and .values [pages, page_size, kv_heads, head_dim]; out [tokens, heads head_dim]; all of type T,
 //   bf16 or fp16.
 // - block: (x, y): the tiles of queries that start in a window of `tile_positions` tokens, counted from the end, and
 //   key-value head y (for_each_query_tile); the rows of a tile are all query heads of that head at consecutive

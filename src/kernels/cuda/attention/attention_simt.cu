@@ -18,7 +18,7 @@ template <int width, bool paged>
 __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* shared, bool vector);
 
 // - operands: args.qkv [tokens, (heads + 2 kv_heads) head_dim]; without pages keys and values are those of qkv, with
-//   pages pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all fp32.
+//   pages pages.keys and .values [pages, page_size, kv_heads, head_dim]; out [tokens, heads head_dim]; all fp32.
 // - block: (x, y): the tiles of queries that start in a window of `tile_positions` tokens, counted from the end, and
 //   key-value head y (for_each_query_tile); the rows of a tile are all query heads of that head at consecutive
 //   positions.

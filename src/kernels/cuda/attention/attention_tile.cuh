@@ -77,8 +77,8 @@ struct QkvColumns {
 
 // The row of the cache that holds a position of a sequence. Rows are counted in int32; CudaOps checks that they fit.
 __device__ inline int cache_row(const KeyPages& pages, int64_t sequence, int position) {
-  const int page = position / pages.page;
-  return pages.page_table[sequence * pages.max_pages + page] * pages.page + (position - page * pages.page);
+  const int page = position / pages.page_size;
+  return pages.page_table[sequence * pages.max_pages + page] * pages.page_size + (position - page * pages.page_size);
 }
 
 // Where the keys and values of a tile's sample lie: in qkv, or, with pages, in the cache.

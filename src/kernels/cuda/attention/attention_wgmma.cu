@@ -23,9 +23,9 @@ template <class T>
 __device__ __forceinline__ void attend_tiles(const AttentionArgs& args, Block block);
 
 // - operands: args.qkv [tokens, (heads + 2 kv_heads) 64]; without pages keys and values are those of qkv, with pages
-//   pages.keys and .values [pages, page, kv_heads, 64]; out [tokens, heads 64]; all of type T, bf16 or fp16. The maps
-//   describe the queries (boxes of kPositions tokens), the keys and the values (boxes of box_rows rows) to the copy
-//   engine. next_unit is 0 between launches.
+//   pages.keys and .values [pages, page_size, kv_heads, 64]; out [tokens, heads 64]; all of type T, bf16 or fp16. The
+//   maps describe the queries (boxes of kPositions tokens), the keys and the values (boxes of box_rows rows) to the
+//   copy engine. next_unit is 0 between launches.
 // - block: stays on its multiprocessor and takes units, each a window of kPositions tokens and a key-value head, from
 //   a counter; the rows of a tile are the query heads of that head at consecutive positions.
 // - thread: three warpgroups attend, 64 rows each (attend_tiles); the next warp loads (load_tiles); the others of its
@@ -211,9 +211,9 @@ void launch(cudaStream_t stream, const AttentionArgs& args, DType act, int multi
   if (paged) {
     keys = static_cast<const char*>(pages.keys);
     values = static_cast<const char*>(pages.values);
-    rows = pages.pages * pages.page;
+    rows = pages.pages * pages.page_size;
     key_bytes = int64_t{args.kv_heads} * kRowBytes;
-    while (pages.page % box_rows != 0) box_rows /= 2;
+    while (pages.page_size % box_rows != 0) box_rows /= 2;
   }
   const CUtensorMap key_map = heads_map(keys, act, rows, args.kv_heads, key_bytes, box_rows, 1);
   const CUtensorMap value_map = heads_map(values, act, rows, args.kv_heads, key_bytes, box_rows, 1);
@@ -228,7 +228,7 @@ void launch(cudaStream_t stream, const AttentionArgs& args, DType act, int multi
 bool attention_wgmma_takes(const AttentionArgs& args) {
   const KeyPages& pages = args.pages;
   return args.head_dim == kHeadDim && args.heads == kGroup * args.kv_heads && on_16_bytes(args.qkv) &&
-         on_16_bytes(pages.keys) && on_16_bytes(pages.values) && (pages.keys == nullptr || pages.page % 8 == 0);
+         on_16_bytes(pages.keys) && on_16_bytes(pages.values) && (pages.keys == nullptr || pages.page_size % 8 == 0);
 }
 
 void launch_attention_wgmma(cudaStream_t stream, const AttentionArgs& args, DType act, int multiprocessors,

@@ -32,7 +32,7 @@ __device__ __forceinline__ void multiply_tile(const char* values, int rows, cons
                                               const uint32_t (&low)[kKeyTile / 16][4], const DecodeState& s);
 
 // - operands: args.attention.qkv [tokens, (heads + 2 kv_heads) head_dim], whose first pages.singles tokens are a
-//   sequence each; pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all of
+//   sequence each; pages.keys and .values [pages, page_size, kv_heads, head_dim]; out [tokens, heads head_dim]; all of
 //   type T.
 // - block: (x, y): up to 16 query heads of one key-value head of one sequence, as the rows of one tile, and of the
 //   splits of its keys every gridDim.y-th from y on (DecodeBlock); blockDim.x / 32 warps, a power of two up to

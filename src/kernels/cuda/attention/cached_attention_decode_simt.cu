@@ -26,7 +26,8 @@ __device__ __forceinline__ void multiply_values(const AttentionArgs& a, const De
                                                 int first_key, const float* weights, bool vector, const DecodeState& s);
 
 // - operands: args.attention.qkv [tokens, (heads + 2 kv_heads) head_dim], whose first pages.singles tokens are a
-//   sequence each; pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all fp32.
+//   sequence each; pages.keys and .values [pages, page_size, kv_heads, head_dim]; out [tokens, heads head_dim]; all
+//   fp32.
 // - block: (x, y): up to four query heads of one key-value head of one sequence, and of the splits of its keys every
 //   gridDim.y-th from y on (DecodeBlock); kWorkers workers of 16 threads take a tile of 64 keys each: a whole split
 //   at once.

@@ -11,11 +11,11 @@ namespace lfm2 {
 
 // The key-value cache, and where the sequences of a batch lie in it. No kernel writes the index arrays.
 struct KeyPages {
-  void *keys, *values;         // [pages, page, kv_heads, head_dim]
+  void *keys, *values;         // [pages, page_size, kv_heads, head_dim]
   const int32_t* page_table;   // [sequences, max_pages]
   const int32_t* sequence_of;  // [tokens]
   const int32_t* offsets;      // [sequences + 1]
-  int max_pages, page;
+  int max_pages, page_size;
   int64_t pages;    // number of pages in the cache
   int64_t singles;  // number of sequences, all at the front, that have one token each
 };

@@ -49,7 +49,7 @@ struct CachedConvArgs {
   float* states;                         // [rows, taps - 1, hidden]
   // Where the states at the ends of pages are kept: see ConvCache. page_table [sequences, max_pages].
   const int32_t* page_table;
-  int max_pages, page;  // page 0: they are kept nowhere
+  int max_pages, page_size;  // page_size 0: they are kept nowhere
   int64_t first_page_row;
 };
 void launch_cached_short_conv(cudaStream_t stream, const ShortConvArgs& args, const CachedConvArgs& cache, DType act);

@@ -35,9 +35,9 @@ __device__ inline int64_t row_before(const CachedConvArgs& cache, int sequence) 
 template <class F>
 __device__ void for_each_row_behind(const CachedConvArgs& cache, const TokenCoord& place, F&& keep) {
   if (place.last) keep(cache.rows[2 * place.sequence + 1]);
-  if (cache.page != 0 && (place.position + 1) % cache.page == 0)
+  if (cache.page_size != 0 && (place.position + 1) % cache.page_size == 0)
     keep(cache.first_page_row +
-         cache.page_table[static_cast<int64_t>(place.sequence) * cache.max_pages + place.position / cache.page]);
+         cache.page_table[static_cast<int64_t>(place.sequence) * cache.max_pages + place.position / cache.page_size]);
 }
 
 // The convolution with three taps of one channel: adds to `sum`, the bias, oldest input first. Inputs from before the

@@ -126,7 +126,7 @@ CacheShape shape_of_steps(int64_t& cached, int64_t tokens) {
   constexpr int64_t kPage = 256, kMaxPages = 1024;
   const int64_t pages = std::clamp<int64_t>(kMaxPages / tokens, 1, cached / kPage + 1);
   cached = std::min(cached, pages * kPage - 1);
-  return {.slots = tokens, .pages = tokens * pages, .page = kPage};
+  return {.slots = tokens, .pages = tokens * pages, .page_size = kPage};
 }
 
 }  // namespace
