@@ -54,12 +54,12 @@ void read_stream(FieldReader& fields, OpenAiRequest& request) {
 }
 
 // The number of top logprobs that come back with each token.
-int32_t likeliest_of(const AnswerForm& form, const RequestLimits& limits) {
+int32_t top_logprobs_of(const AnswerForm& form, const RequestLimits& limits) {
   const int32_t wanted = form.log_probs.value_or(0);
-  if (wanted > limits.max_likeliest)
+  if (wanted > limits.max_top_logprobs)
     throw Error(ExitCode::kData,
                 fmt::format("{} log-probabilities beside each token are asked for, expected at most {}", wanted,
-                            limits.max_likeliest));
+                            limits.max_top_logprobs));
   return wanted;
 }
 
@@ -90,7 +90,7 @@ void add_requests(const Request& each, const std::vector<int32_t>& prompt, const
 void check_scored(const OpenAiRequest& request, const RequestLimits& limits) {
   int64_t scored = 0;
   for (const Request& one : request.requests)
-    if (one.prompt_log_probs) scored += std::ssize(one.prompt) * (1 + one.likeliest);
+    if (one.prompt_log_probs) scored += std::ssize(one.prompt) * (1 + one.num_top_logprobs);
   const int64_t most = request.stream ? limits.max_streamed : limits.max_scored;
   if (scored > most)
     throw Error(ExitCode::kData,
@@ -132,7 +132,7 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
   Request each = request_by_rules(defaults, rules, 0);
   if (fresh && each.rule.temperature > 0) whole.fresh_seed = fresh_seed;
   each.echo = false;  // what the answer repeats is known here
-  each.likeliest = likeliest_of(whole.form, limits);
+  each.num_top_logprobs = top_logprobs_of(whole.form, limits);
   if (!chat && !rules.sampling.max_new) each.max_new = 16;  // as OpenAI's completions do
   if (std::ssize(edits_of(each)) > limits.max_edits)
     throw Error(ExitCode::kData, fmt::format("{} tokens are biased or end the text, expected at most {}",

@@ -34,7 +34,7 @@ struct EmbeddingsRequest {
 
 // What may be asked for, the same for all requests.
 struct RequestLimits {
-  int32_t max_likeliest = 20;     // tokens that are named beside each
+  int32_t max_top_logprobs = 20;  // tokens that are named beside each
   int64_t max_requests = 128;     // choices of all prompts of one body
   int64_t max_prompt_tokens = 0;  // of one prompt: the positions of the caches
   int64_t max_edits = 0;          // see GenerationPlan

@@ -98,7 +98,7 @@ class Server : public Traffic {
       : Traffic({.live = true,
                  .may_be_shortened = true,
                  .keeps_prefixes = job.options.serve.prefix_cache,
-                 .max_likeliest = RequestLimits{}.max_likeliest,
+                 .max_top_logprobs = RequestLimits{}.max_top_logprobs,
                  .times_interval = 1}),
         job_(job) {}
   PromptSizes measure(int64_t slots) const override;

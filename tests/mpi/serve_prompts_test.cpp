@@ -18,9 +18,9 @@ TEST_F(ServeTest, EchoedPromptsAreScored) {
     Json& prompt = prompts.emplace_back(Json::array());
     while (prompt.size() < length) prompt.push_back(random() % 900);
     lines += json_text(Json{{"input_ids", prompt}}) + "\n";
-    const int likeliest = static_cast<int>(1 + prompts.size() % 4);
+    const int top_logprobs = static_cast<int>(1 + prompts.size() % 4);
     all.push_back(
-        {{"prompt", {prompt}}, {"max_tokens", 1}, {"logprobs", likeliest}, {"echo", true}, {"temperature", 0}});
+        {{"prompt", {prompt}}, {"max_tokens", 1}, {"logprobs", top_logprobs}, {"echo", true}, {"temperature", 0}});
   }
   all.push_back({{"prompt", prompts}, {"max_tokens", 0}, {"logprobs", 1}, {"echo", true}});
   const std::vector<Json> scores = output_of(lines, {"--score"});

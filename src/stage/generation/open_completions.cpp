@@ -88,7 +88,8 @@ void OpenCompletions::take_scored(const StepSamples& samples, const StepResults:
     prompt.log_probs.insert(prompt.log_probs.end(), values, values + count);
     if (std::any_of(values, values + count, [](float value) { return std::isnan(value); }))
       open.completion.error = "log-probabilities of the prompt are not finite (NaN)";
-    const int64_t columns = live_ ? std::min<int64_t>(open.request.likeliest, columns_of(scored)) : columns_of(scored);
+    const int64_t columns =
+        live_ ? std::min<int64_t>(open.request.num_top_logprobs, columns_of(scored)) : columns_of(scored);
     append_top(scored, first, count, columns, prompt.top_ids, prompt.top_log_probs);
     first += count;
   }
@@ -136,7 +137,7 @@ std::vector<DrawnToken> OpenCompletions::take(const StepSamples& samples, const 
                                      completion.token_ids.size() + 1);
     if (completion.error.empty()) {
       drawn.log_prob = log_prob;
-      append_top(results.drawn, row, 1, std::min<int64_t>(open.request.likeliest, columns), drawn.top_ids,
+      append_top(results.drawn, row, 1, std::min<int64_t>(open.request.num_top_logprobs, columns), drawn.top_ids,
                  drawn.top_log_probs);
       completion.token_ids.push_back(drawn.token);
       completion.log_probs.push_back(log_prob);

@@ -21,7 +21,8 @@ struct GenerationPlan {
   int64_t longest = 0;  // cached positions of the longest sequence
   int64_t top_k = 0;    // --top-logprobs: how many log-probabilities come with each token
   // True: results that requests ask for return only to the first stage, with their tokens, and top logprobs are
-  // computed only in steps whose requests ask for them (`Request::likeliest`). False: every completion has its results.
+  // computed only in steps whose requests ask for them (`Request::num_top_logprobs`). False: every completion has its
+  // results.
   bool live = false;
   // Whether any request may ask for this: see Request.
   bool prompt_log_probs = false, hidden = false;

@@ -73,7 +73,7 @@ void GenerationJob::resume(Unfinished& begun) {
 // Sets the sizes that do not depend on memory. Nothing is loaded yet.
 JobPlan GenerationJob::plan() {
   const GenerationOptions& wanted = job_.options.generation;
-  plan_.top_k = std::max(job_.options.results.top_k, traffic_->kind.max_likeliest);
+  plan_.top_k = std::max(job_.options.results.top_k, traffic_->kind.max_top_logprobs);
   plan_.times_interval = traffic_->kind.times_interval;
   const int64_t stages = job_.pipeline.size();
   const int64_t in_step = job_.machine.cuda ? kCudaSequencesInStep : kCpuSequencesInStep;

@@ -45,7 +45,7 @@ class Traffic {
     bool live = false;              // see GenerationPlan
     bool may_be_shortened = false;  // sequences may be given less than their longest length where memory is short
     bool keeps_prefixes = false;    // texts may begin with what is left of others in the caches
-    int64_t max_likeliest = 0;      // the most top logprobs that any request may ask for
+    int64_t max_top_logprobs = 0;   // the most top logprobs that any request may ask for
     double times_interval = 0;      // see GenerationPlan
   };
   explicit Traffic(Kind asked) : kind(asked) {}

@@ -51,7 +51,7 @@ struct DrawnToken {
   float log_prob = 0;
   // Why the sequence ends with this token; empty: it continues. With kError the token is none of the text.
   std::optional<FinishReason> ends = {};
-  std::vector<int32_t> top_ids = {};  // [`Request::likeliest`]
+  std::vector<int32_t> top_ids = {};  // [`Request::num_top_logprobs`]
   std::vector<float> top_log_probs = {};
   // Of a first token, where the request asks for it: see Request::prompt_log_probs and Request::hidden.
   TokenLogProbs prompt = {};

@@ -25,7 +25,7 @@ struct Request {
   int32_t choices = 1, choice = 0, first = 0;
   int32_t draw = 0;                        // draws depend on the rule's seed, on this, and on the token's place
   int32_t tag = 0;                         // copied to the completion: the form of its answer
-  int32_t likeliest = 0;                   // number of top logprobs that come back with each drawn token
+  int32_t num_top_logprobs = 0;            // number of top logprobs returned with each drawn token
   std::vector<int32_t> prompt = {};        // at least one token
   int64_t max_new = 0;                     // how many tokens may follow the prompt: at least 1; see max_new_tokens()
   SamplingRule rule = {};                  // without its numbers of edits: see rule_of()
@@ -53,9 +53,9 @@ void for_each_field(MaybeConst<SamplingRule> auto& rule, const auto& each) {
 void for_each_field(MaybeConst<LogitEdit> auto& edit, const auto& each) { each(edit.token, edit.bias); }
 
 void for_each_field(MaybeConst<Request> auto& request, const auto& each) {
-  each(request.sample, request.choices, request.choice, request.first, request.draw, request.tag, request.likeliest,
-       request.prompt, request.max_new, request.rule, request.eos_tokens, request.stop, request.logit_bias,
-       request.prompt_log_probs, request.hidden, request.echo, request.prompt_alone);
+  each(request.sample, request.choices, request.choice, request.first, request.draw, request.tag,
+       request.num_top_logprobs, request.prompt, request.max_new, request.rule, request.eos_tokens, request.stop,
+       request.logit_bias, request.prompt_log_probs, request.hidden, request.echo, request.prompt_alone);
 }
 
 // What the rule of a request does to the logits of single tokens: its biases, then the ends that are banned at first.

@@ -102,7 +102,7 @@ void SequenceTable::ask_prompt(const Sequence& sequence, const StepEntry& entry,
       arrays.targets.push_back(sequence.request.prompt[static_cast<size_t>(position) + 1]);
     }
     arrays.scored_of.push_back({entry.slot, static_cast<int32_t>(scored)});
-    arrays.top |= sequence.request.likeliest > 0;
+    arrays.top |= sequence.request.num_top_logprobs > 0;
   }
   if (sequence.request.hidden == Hidden::kNone) return;
   const int64_t from = sequence.request.hidden == Hidden::kMean ? first : std::max(first, sequence.prompt - 1);
@@ -169,7 +169,7 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     arrays.draws.insert(arrays.draws.end(), {sequence.request.draw, static_cast<int32_t>(sequence.drawn())});
     arrays.draw_slots.push_back(entry.slot);
     arrays.draw_rules.push_back(sequence.request.rule);
-    arrays.top |= sequence.request.likeliest > 0;
+    arrays.top |= sequence.request.num_top_logprobs > 0;
     arrays.adjusts |= sequence.request.rule.adjusts(static_cast<int32_t>(sequence.drawn()));
   }
   expect(counted == step.counted.end(), "SequenceTable: a step with more counted tokens than its entries have");

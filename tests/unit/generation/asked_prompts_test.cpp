@@ -1,4 +1,4 @@
-// What live requests ask about their prompts, and the likeliest tokens of those that ask for them: the bits of a
+// What live requests ask about their prompts, and the top tokens of those that ask for them: the bits of a
 // scoring job, in any company, and however prompts are cut into stages, steps, chunks and pages.
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ using Told = std::map<int32_t, std::vector<DrawnToken>>;
 ModelConfig config() { return ShardSet::open(golden_shards(kAskedCase, 4)).config(); }
 
 // Prompts that ask for their log-probabilities, for hidden states of both kinds, for both and for nothing; some name
-// likeliest tokens, some are drawn from adjusted logits.
+// top tokens, some are drawn from adjusted logits.
 std::vector<Request> requests() {
   std::vector<Request> all;
   for (const int64_t length : {1, 7, 2, 40, 1, 3, 12, 5, 30, 9, 17, 2}) {
@@ -38,7 +38,7 @@ std::vector<Request> requests() {
     const Samples prompt = random_samples(1, length, static_cast<uint64_t>(length), config().vocab);
     Request& one = all.emplace_back(Request{.sample = number, .prompt = {prompt.ids.begin(), prompt.ids.end()}});
     one.max_new = std::min<int64_t>(20, kPositions + 1 - length);
-    one.likeliest = number % 3 == 0 ? static_cast<int32_t>(kTop) : 0;
+    one.num_top_logprobs = number % 3 == 0 ? static_cast<int32_t>(kTop) : 0;
     if (number % 4 == 2) one.rule = {.temperature = 0.8f, .seed = 3, .repetition_penalty = 1.3f};
     one.prompt_log_probs = number % 2 == 1;
     if (number % 4 == 3) one.hidden = Hidden::kLast;
@@ -138,7 +138,7 @@ TEST(AskedPromptsTest, TheBitsOfAScoringJob) {
       if (request.prompt_log_probs && request.prompt.size() > 1) {
         const Rows rows = scored(request, {.positions = Positions::kAll, .score = true}, compute);
         EXPECT_EQ(prompt.log_probs, rows.log_probs);
-        for (size_t token = 0; request.likeliest > 0 && token < rows.likeliest.size(); ++token) {
+        for (size_t token = 0; request.num_top_logprobs > 0 && token < rows.likeliest.size(); ++token) {
           EXPECT_EQ(prompt.top_ids[token * kTop] == request.prompt[token + 1], rows.likeliest[token] == 1);
           EXPECT_EQ(prompt.top_log_probs[token * kTop] == prompt.log_probs[token], rows.likeliest[token] == 1);
         }
@@ -174,7 +174,7 @@ TEST(AskedPromptsTest, InAnyCompany) {
                 EXPECT_EQ(own[i].log_prob, tokens[i].log_prob);
                 EXPECT_EQ(own[i].top_ids, tokens[i].top_ids);
                 EXPECT_EQ(own[i].top_log_probs, tokens[i].top_log_probs);
-                EXPECT_EQ(std::ssize(own[i].top_ids), all[static_cast<size_t>(sample)].likeliest);
+                EXPECT_EQ(std::ssize(own[i].top_ids), all[static_cast<size_t>(sample)].num_top_logprobs);
                 EXPECT_EQ(own[i].prompt.log_probs, tokens[i].prompt.log_probs);
                 EXPECT_EQ(own[i].prompt.top_ids, tokens[i].prompt.top_ids);
                 EXPECT_EQ(own[i].prompt.top_log_probs, tokens[i].prompt.top_log_probs);
@@ -192,12 +192,15 @@ TEST(AskedPromptsTest, OnlyTheStepsOfThoseThatAsk) {
   SequenceTable table({.slots = 3, .pages = 8, .page_size = 8});
   StepArrays arrays;
   const Admission plain{.slot = 0, .prompt = 3, .known = 3, .request = {.max_new = 9}, .pages = {0}};
-  const Admission asks{
-      .slot = 1,
-      .prompt = 5,
-      .known = 5,
-      .request = {.sample = 1, .likeliest = 2, .prompt = {10, 11, 12, 13, 14}, .max_new = 9, .prompt_log_probs = true},
-      .pages = {1}};
+  const Admission asks{.slot = 1,
+                       .prompt = 5,
+                       .known = 5,
+                       .request = {.sample = 1,
+                                   .num_top_logprobs = 2,
+                                   .prompt = {10, 11, 12, 13, 14},
+                                   .max_new = 9,
+                                   .prompt_log_probs = true},
+                       .pages = {1}};
   const Admission mean{.slot = 2,
                        .prompt = 2,
                        .known = 2,

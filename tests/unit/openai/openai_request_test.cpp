@@ -51,7 +51,7 @@ TEST_F(OpenAiRequestTest, PromptsAndChoices) {
   EXPECT_EQ(many.requests[0].rule.seed, 4u);
   EXPECT_NE(many.requests[1].rule.seed, 4u);
   EXPECT_EQ(many.requests[2].rule.seed, 4u);
-  EXPECT_EQ(many.requests[3].likeliest, 3);
+  EXPECT_EQ(many.requests[3].num_top_logprobs, 3);
   EXPECT_EQ(many.requests[3].max_new, 9);
   EXPECT_TRUE(many.stream && many.include_usage);
   EXPECT_EQ(parse(R"({"prompt": [[5, 6], [7]]})").requests.size(), 2u);
@@ -130,7 +130,7 @@ TEST_F(OpenAiRequestTest, EchoedPromptsWithLogProbs) {
   EXPECT_TRUE(one.form.echo && one.form.log_probs == 1 && !one.prompt_alone);
   ASSERT_EQ(one.requests.size(), 2u);
   EXPECT_TRUE(one.requests[1].prompt_log_probs && !one.requests[1].prompt_alone);
-  EXPECT_EQ(one.requests[1].likeliest, 1);
+  EXPECT_EQ(one.requests[1].num_top_logprobs, 1);
   EXPECT_FALSE(parse(R"({"prompt": [5], "echo": true})").requests[0].prompt_log_probs);
   EXPECT_FALSE(parse(R"({"prompt": [5], "logprobs": 1})").requests[0].prompt_log_probs);
   const OpenAiRequest alone = parse(R"({"prompt": [5, 6], "max_tokens": 0, "logprobs": 1, "echo": true, "stop": "a"})");

@@ -31,7 +31,7 @@ TEST(StepTest, AnAdmissionCarriesItsRequest) {
                     .first = 69,
                     .draw = 4,
                     .tag = 5,
-                    .likeliest = 6,
+                    .num_top_logprobs = 6,
                     .prompt = {1, 2, 3, 4, 5},
                     .max_new = 30,
                     .rule = {.temperature = 0.7f,
