@@ -220,12 +220,12 @@ class Ops {
   // logits [rows, vocab] fp32; ids [rows, k] int32, log_probs [rows, k] fp32
   virtual void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) = 0;
 
-  // log_softmax(logits) at one given token of each row, and whether that token is the likeliest of its row (1) or not
+  // log_softmax(logits) at one given token of each row, and whether that token is the top-1 of its row (1) or not
   // (0): no logit is larger, and no equal one has a lower id. A NaN makes all log-probabilities of its row NaN, and
   // counts as -infinity among the logits.
-  // logits [rows, vocab] fp32, targets [rows] int32; log_probs [rows] fp32, likeliest [rows] int32
+  // logits [rows, vocab] fp32, targets [rows] int32; log_probs [rows] fp32, is_greedy [rows] int32
   virtual void target_log_probs(const Tensor& logits, const Tensor& targets, const Tensor& log_probs,
-                                const Tensor& likeliest) = 0;
+                                const Tensor& is_greedy) = 0;
 
   // Adds the batch's tokens to what the adjustments of their sequences count. At a sequence's first token its counts
   // begin anew.

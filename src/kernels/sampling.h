@@ -28,8 +28,8 @@ namespace lfm2 {
 
 // How a token is drawn from logits: from softmax(logits / temperature), restricted to the top_k largest (0: all), of
 // these to the fewest largest that together hold at least top_p, and of these to those that are at least min_p times as
-// likely as the likeliest; ties go to the lower id. Temperature 0 takes the largest. Rules are data: each row of a
-// batch has its own.
+// likely as the most probable token; ties go to the lower id. Temperature 0 takes the largest. Rules are data: each row
+// of a batch has its own.
 struct SamplingRule {
   float temperature = 0;  // at least 0
   int64_t top_k = 0;      // at least 0
@@ -134,7 +134,7 @@ LFM2_HOST_DEVICE inline uint64_t nucleus_mass(float top_p, uint64_t total) {
   return whole < total ? whole : total;
 }
 
-// The smallest mass that is at least min_p times that of the likeliest token.
+// The smallest mass that is at least min_p times that of the most probable token.
 LFM2_HOST_DEVICE inline uint64_t least_mass(float min_p) {
   return static_cast<uint64_t>(ceil(static_cast<double>(min_p) * static_cast<double>(uint64_t{1} << kMassBits)));
 }

@@ -148,8 +148,8 @@ class ChosenOps final : public Ops {
     call("top_log_probs", [&] { ops_.top_log_probs(logits, ids, log_probs); });
   }
   void target_log_probs(const Tensor& logits, const Tensor& targets, const Tensor& log_probs,
-                        const Tensor& likeliest) override {
-    call("target_log_probs", [&] { ops_.target_log_probs(logits, targets, log_probs, likeliest); });
+                        const Tensor& is_greedy) override {
+    call("target_log_probs", [&] { ops_.target_log_probs(logits, targets, log_probs, is_greedy); });
   }
   void count_tokens(const Tensor& ids, const Tensor& keepers, const Batch& batch, const Tensor& counts) override {
     call("count_tokens", [&] { ops_.count_tokens(ids, keepers, batch, counts); });

@@ -320,11 +320,11 @@ void top(Bench& bench, int64_t rows, int64_t k) {
 }
 
 void target(Bench& bench, int64_t rows) {
-  const Tensor logits = bench.random(DType::kF32, {rows, 65536}), likeliest = bench.empty(DType::kI32, {rows}),
+  const Tensor logits = bench.random(DType::kF32, {rows, 65536}), is_greedy = bench.empty(DType::kI32, {rows}),
                log_probs = bench.empty(DType::kF32, {rows});
   const Tensor targets = bench.integers(std::vector<int32_t>(static_cast<size_t>(rows), 40000));
   const double seconds =
-      bench.seconds([&](int) { bench.ops().target_log_probs(logits, targets, log_probs, likeliest); });
+      bench.seconds([&](int) { bench.ops().target_log_probs(logits, targets, log_probs, is_greedy); });
   bench.print(fmt::format("target_log_probs rows {}", rows), seconds, 0, bytes_of({logits}));
   bench.forget();
 }

@@ -26,7 +26,7 @@ all sequences into one call, which computes them together as far as -ub allows, 
 Tokens/s of decode and decode8 are 64 (512) tokens over the seconds of their 64 steps, without the prompt: a sequence has 9 positions in the
 first step, 72 in the last. Ours: a job that generates 65 tokens, since the first one comes out of the prompt; its `seconds` less the median
 `first_token_seconds` of its report. llama.cpp: `llama-bench -n 64 -d 8`, `llama-batched-bench -npp 8 -ntg 64 -npl 8` (T_TG). Both compute
-the logits of every step; lfm2_stage also finds the likeliest token, where llama.cpp's benches go on with a token drawn blindly.
+the logits of every step; lfm2_stage also finds the top-1 token, where llama.cpp's benches go on with a token drawn blindly.
 
 Every process runs its job once more, before the runs that count. llama.cpp's cache of keys and values is its default, fp16; ours has the
 line's type. Ahead of a line's first round, llama.cpp's settings (threads, micro-batch, flash attention, how weights are loaded; what it

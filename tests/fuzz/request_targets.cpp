@@ -61,7 +61,7 @@ void check(const OpenAiRequest& whole, const RequestLimits& limits, int64_t voca
     check_tokens(request.prompt, kMaxTokens - 1, vocab);
     require(request.max_new >= 1 && request.max_new + tokens <= kMaxTokens, "a number of new tokens");
     require(request.num_top_logprobs >= 0 && request.num_top_logprobs <= limits.max_top_logprobs,
-            "a number of likeliest tokens");
+            "a number of top logprobs");
     require(std::ssize(edits_of(request)) <= limits.max_edits, "a number of edits");
     for (const std::string& stop : request.stop) require(!stop.empty(), "an empty stop text");
   }

@@ -43,7 +43,7 @@ TEST_P(SmallModelTest, LogProbabilitiesOfTextsAreThoseOfTransformers) {
   run("scored.jsonl", {"--logits", "all", "--output", folder_ / "out.h5"});
   const auto expected = [](const char* name) { return read_array(kModel / "scores.h5", name); };
   const Array ids = expected("input_ids"), offsets = expected("offsets"), log_probs = expected("logprobs_f64"),
-              likeliest = expected("is_greedy");
+              is_greedy = expected("is_greedy");
   const Array logits = read_array(folder_ / "out.h5", "logits");
   ASSERT_EQ(read_array(folder_ / "out.h5", "offsets").values, offsets.values) << "texts of other lengths";
   const int64_t vocab = logits.dim(1);
@@ -61,7 +61,7 @@ TEST_P(SmallModelTest, LogProbabilitiesOfTextsAreThoseOfTransformers) {
       found.push_back(log_prob);
       sum += log_prob;
       exact_sum += log_probs.values.at(next);
-      EXPECT_EQ(best - row == token, likeliest.values[next] != 0) << "token " << at;
+      EXPECT_EQ(best - row == token, is_greedy.values[next] != 0) << "token " << at;
     }
   }
   ASSERT_EQ(next, log_probs.values.size());

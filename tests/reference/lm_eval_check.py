@@ -3,7 +3,7 @@
 
 Both run the tasks of tests/evaluation on the trained model of tests/golden/kjv-moe in fp32, with and without its chat template, and on
 a copy of it whose tokenizer adds no token that begins a text. Compared are the log-likelihood of every request (by token within 1e-4)
-and whether it was the likeliest, all texts that were generated, and all figures of the tasks; then the log-probability of every scored
+and whether it was the top-1 token, all texts that were generated, and all figures of the tasks; then the log-probability of every scored
 token with transformers' own, and the same bits for 1, 2 and 4 ranks. Once more in bf16, where only the figures are looked at.
 Needs lm-eval, torch and transformers; ten minutes of processor time, most of them of transformers:
 
@@ -67,11 +67,11 @@ def compare(name, ours, theirs, encode):
             assert own == other, f"{name}: {where}: {own!r}, transformers {other!r}, of {arguments}"
             continue
         value, greedy = own if isinstance(own, (list, tuple)) else (own, None)
-        expected, likeliest = other if isinstance(other, (list, tuple)) else (other, None)
+        expected, expected_greedy = other if isinstance(other, (list, tuple)) else (other, None)
         tokens = max(1, len(encode(arguments[-1])))
         requests += 1
         worst = max(worst, abs(value - expected) / tokens)
-        assert greedy == likeliest, f"{name}: {where}: {greedy}, transformers {likeliest}, of {arguments}"
+        assert greedy == expected_greedy, f"{name}: {where}: {greedy}, transformers {expected_greedy}, of {arguments}"
         assert abs(value - expected) <= TOLERANCE * tokens, f"{name}: {where}: {value}, transformers {expected}, of {tokens} tokens: {arguments}"
     assert requests + texts > 0, f"{name}: no requests"
     figures = 0

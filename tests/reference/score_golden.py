@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """score_golden.py WEIGHTS_TOOLS: writes tests/golden/scores.json, what --score must give for the golden cases.
 
-- `cases`: of each case's `greedy`, whose last tokens are the likeliest, the log-probability of every token after the first, by transformers in
-  fp64, and whether it is the likeliest; perplexity and its standard error, by NumPy from those; and by how much transformers' own fp32 differs
+- `cases`: of each case's `greedy`, whose last tokens are the top-1 ones, the log-probability of every token after the first, by transformers in
+  fp64, and whether it is the top-1 token; perplexity and its standard error, by NumPy from those; and by how much transformers' own fp32 differs
   from them (`own_error`): mini-24's logits are so large that this is more than 1e-4 with some processors' instructions.
 - `windows`: the same for texts that are longer than the model (tiny-dense with fewer positions), as transformers' guide to perplexity cuts them.
 - `texts`: lines with and without a target, through the small tokenizer and the model that `weights-tools synth` makes of `config` (those of the
@@ -50,7 +50,7 @@ def synthesize():
 
 
 def score(model, ids, scored):
-    """Log-probabilities of the last `scored` of these ids, and whether each is the likeliest."""
+    """Log-probabilities of the last `scored` of these ids, and whether each is the top-1 token."""
     with torch.inference_mode():
         logits = model(torch.tensor([ids]), use_cache=False).logits[0].double()
     rows, targets = logits[len(ids) - 1 - scored : -1], torch.tensor(ids[len(ids) - scored :])

@@ -3,7 +3,7 @@
 
 Runs the tasks of tests/evaluation on the trained model of tests/golden/kjv-moe in fp32 as `lm_eval --model local-completions` (with the
 model's tokenizer, and with the server's as far as the harness knows how to ask for it) and `--model local-chat-completions` do, and through
-python/lfm2_stage_eval.py, which needs no server. Log-likelihoods, whether they were the likeliest, texts and figures must be the same, to the
+python/lfm2_stage_eval.py, which needs no server. Log-likelihoods, whether they were the top-1 tokens, texts and figures must be the same, to the
 bit. The client never asks for as many tokens as the model has positions: the class gets the same windows by max_length.
 Needs what lm_eval_check.py does, and the harness's clients; some minutes:
 

@@ -38,7 +38,7 @@ class Gaps:
 
 @torch.inference_mode()
 def log_probs(model, ids):
-    """Of each token after the first, and whether it was the likeliest."""
+    """Of each token after the first, and whether it was the top-1 token."""
     logits = model(ids[None], use_cache=False).logits[0, :-1]
     return logits.log_softmax(-1).gather(1, ids[1:, None])[:, 0].numpy(), (logits.argmax(-1) == ids[1:]).numpy()
 
@@ -70,17 +70,17 @@ def write_samples(folder, double, gaps, texts):
 def write_scores(folder, double, gaps, passages):
     """scored.jsonl, texts, and scores.h5: their ids, and for sample i from offsets[i] - i on the log-probabilities of its tokens after the first."""
     single = golden.load(folder, torch.float32)
-    lines, all_ids, in_single, in_double, likeliest = [], [], [], [], []
+    lines, all_ids, in_single, in_double, is_greedy = [], [], [], [], []
     for line, ids in passages:
         gaps.smallest = np.inf
         exact, best = log_probs(double, ids)
         if gaps.smallest > SMALLEST_GAP and len(lines) < PASSAGES:
             lines.append(line), all_ids.append(ids.numpy().astype(np.int32))
-            in_double.append(exact), in_single.append(log_probs(single, ids)[0]), likeliest.append(best)
+            in_double.append(exact), in_single.append(log_probs(single, ids)[0]), is_greedy.append(best)
     exact = np.concatenate(in_double)
     with h5py.File(folder / "scores.h5", "w") as file:
         for name, values in (("input_ids", np.concatenate(all_ids)), ("offsets", np.cumsum([0] + [len(ids) for ids in all_ids])),
-                             ("logprobs", np.concatenate(in_single)), ("logprobs_f64", exact), ("is_greedy", np.concatenate(likeliest).astype(np.int8))):
+                             ("logprobs", np.concatenate(in_single)), ("logprobs_f64", exact), ("is_greedy", np.concatenate(is_greedy).astype(np.int8))):
             file.create_dataset(name, data=values, track_times=False)
         file.attrs["perplexity"] = np.exp(-exact.mean())
     (folder / "scored.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")

@@ -52,9 +52,9 @@ inline void check_top_log_probs(OpsUnderTest& under) {
 }
 
 inline void target_log_probs(OpsUnderTest& under, const HostTensor& logits, const HostTensor& targets,
-                             const HostTensor& log_probs, const HostTensor& likeliest) {
+                             const HostTensor& log_probs, const HostTensor& is_greedy) {
   under.run([](Ops& ops, const auto&... tensors) { ops.target_log_probs(tensors...); }, logits, targets, log_probs,
-            likeliest);
+            is_greedy);
 }
 
 inline void check_target_log_probs(OpsUnderTest& under) {
@@ -64,17 +64,17 @@ inline void check_target_log_probs(OpsUnderTest& under) {
       SCOPED_TRACE(fmt::format("{} x {}{}", rows, vocab, coarse ? ", coarse" : ""));
       const HostTensor logits = random_logits(rows, vocab, coarse);
       const std::vector<double> expected = reference::log_softmax(logits);
-      HostTensor targets(DType::kI32, {rows}), log_probs(DType::kF32, {rows}), likeliest(DType::kI32, {rows});
+      HostTensor targets(DType::kI32, {rows}), log_probs(DType::kF32, {rows}), is_greedy(DType::kI32, {rows});
       std::vector<int32_t> best;
-      for (int64_t row = 0; row < rows; ++row) {  // every other row's target is its likeliest token
+      for (int64_t row = 0; row < rows; ++row) {  // every other row's target is its top-1 token
         const float* logit = logits->as<float>() + row * vocab;
         best.push_back(static_cast<int32_t>(std::max_element(logit, logit + vocab) - logit));
         targets->as<int32_t>()[row] = row % 2 == 0 ? best.back() : static_cast<int32_t>(row * 7919 % vocab);
       }
-      target_log_probs(under, logits, targets, log_probs, likeliest);
+      target_log_probs(under, logits, targets, log_probs, is_greedy);
       for (int64_t row = 0; row < rows; ++row) {
         const int32_t target = targets->as<int32_t>()[row];
-        EXPECT_EQ(likeliest.get(at(row)), target == best[at(row)]) << "row " << row;
+        EXPECT_EQ(is_greedy.get(at(row)), target == best[at(row)]) << "row " << row;
         expect_log_prob(log_probs.get(at(row)), expected[at(row * vocab + target)]);
       }
     }
@@ -82,7 +82,7 @@ inline void check_target_log_probs(OpsUnderTest& under) {
 
 inline void check_log_probs_of_nans(OpsUnderTest& under) {
   HostTensor logits(DType::kF32, {5, 3}), ids(DType::kI32, {5, 3}), top(DType::kF32, {5, 3}), targets(DType::kI32, {5}),
-      log_probs(DType::kF32, {5}), likeliest(DType::kI32, {5});
+      log_probs(DType::kF32, {5}), is_greedy(DType::kI32, {5});
   logits.fill({NAN, 1, NAN, NAN, NAN, NAN, -HUGE_VAL, 0, -HUGE_VAL, 1, HUGE_VAL, 2, 0, -0.0, 0});
   under.run([](Ops& ops, const auto&... tensors) { ops.top_log_probs(tensors...); }, logits, ids, top);
   EXPECT_EQ(ids.values(), (std::vector<double>{1, 0, 2, 0, 1, 2, 1, 0, 2, 1, 2, 0, 0, 1, 2}));
@@ -90,8 +90,8 @@ inline void check_log_probs_of_nans(OpsUnderTest& under) {
   EXPECT_EQ(top.get(6), 0);
   EXPECT_EQ(top.get(7), -HUGE_VAL);
   targets.fill({1, 0, 1, 2, 1});
-  target_log_probs(under, logits, targets, log_probs, likeliest);
-  EXPECT_EQ(likeliest.values(), (std::vector<double>{1, 1, 1, 0, 0}));
+  target_log_probs(under, logits, targets, log_probs, is_greedy);
+  EXPECT_EQ(is_greedy.values(), (std::vector<double>{1, 1, 1, 0, 0}));
   EXPECT_TRUE(std::isnan(log_probs.get(0)));
   EXPECT_EQ(log_probs.get(2), 0);
 }

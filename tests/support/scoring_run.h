@@ -39,10 +39,10 @@ struct ScoreCollector : ResultConsumer {
   void take(const ResultRows& rows) override {
     EXPECT_EQ(rows.first, std::ssize(log_probs));
     log_probs.insert(log_probs.end(), rows.log_probs.begin(), rows.log_probs.end());
-    likeliest.insert(likeliest.end(), rows.likeliest.begin(), rows.likeliest.end());
+    is_greedy.insert(is_greedy.end(), rows.is_greedy.begin(), rows.is_greedy.end());
   }
   std::vector<float> log_probs;
-  std::vector<int32_t> likeliest;
+  std::vector<int32_t> is_greedy;
 };
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b);

@@ -78,7 +78,7 @@ class CpuOps : public Ops {
                               const Tensor& residual) override;
   void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) override;
   void target_log_probs(const Tensor& logits, const Tensor& targets, const Tensor& log_probs,
-                        const Tensor& likeliest) override;
+                        const Tensor& is_greedy) override;
   void count_tokens(const Tensor& ids, const Tensor& keepers, const Batch& batch, const Tensor& counts) override;
   void adjust_logits(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& slots,
                      const Adjustments& adjustments, const Tensor& out) override;
@@ -114,7 +114,7 @@ class CpuOps : public Ops {
   CpuMatmul products_{pool_, simd_};
   RopeTable rope_;
   std::vector<TokenRange> token_ranges_;
-  GrowingBuffer activations_, weights_, more_weights_, logits_, scratch_, log_sums_, likeliest_;
+  GrowingBuffer activations_, weights_, more_weights_, logits_, scratch_, log_sums_, best_;
 };
 
 template <class F>

@@ -80,7 +80,7 @@ void CpuOps::sample(const Tensor& logits, const Tensor& adjusted, const Tensor& 
   };
   // A step of few rows would leave most threads idle: they share the search for the best token and the logits' sum.
   const int64_t pieces = vocab_pieces(vocab);
-  auto* best = likeliest_.reserve<uint64_t>(static_cast<size_t>(rows * pieces));
+  auto* best = best_.reserve<uint64_t>(static_cast<size_t>(rows * pieces));
   for_each_vocab_piece(rows, vocab, [&](int64_t row, int64_t first, int64_t end) {
     const float* logit = drawn_from(row);
     uint64_t largest = 0;

@@ -1,4 +1,4 @@
-// The operator target_log_probs: log-softmax over the vocabulary at one given token, and whether it is the likeliest.
+// The operator target_log_probs: log-softmax over the vocabulary at one given token, and whether it is the top-1 token.
 #include <algorithm>
 
 #include "kernels/cpu/cpu_ops.h"
@@ -7,11 +7,11 @@
 namespace lfm2 {
 
 void CpuOps::target_log_probs(const Tensor& logits, const Tensor& targets, const Tensor& log_probs,
-                              const Tensor& likeliest) {
+                              const Tensor& is_greedy) {
   const int64_t rows = logits.dim(0), vocab = logits.dim(1);
   expect(logits.dtype == DType::kF32 && targets.dtype == DType::kI32 && log_probs.dtype == DType::kF32 &&
-             likeliest.dtype == DType::kI32 && vocab > 0 && targets.numel() == rows && log_probs.numel() == rows &&
-             likeliest.numel() == rows,
+             is_greedy.dtype == DType::kI32 && vocab > 0 && targets.numel() == rows && log_probs.numel() == rows &&
+             is_greedy.numel() == rows,
          "target_log_probs: shapes");
   const double* sums = log_sums(logits);
   pool_.parallel_for(static_cast<size_t>(rows), [&](size_t row, size_t) {
@@ -24,7 +24,7 @@ void CpuOps::target_log_probs(const Tensor& logits, const Tensor& targets, const
         std::none_of(logit, logit + target, [key](float other) { return sampling_key(other) >= key; }) &&
         std::none_of(logit + target, logit + vocab, [key](float other) { return sampling_key(other) > key; });
     log_probs.as<float>()[row] = static_cast<float>(static_cast<double>(logit[target]) - sums[row]);
-    likeliest.as<int32_t>()[row] = best ? 1 : 0;
+    is_greedy.as<int32_t>()[row] = best ? 1 : 0;
   });
 }
 

@@ -255,14 +255,14 @@ void CudaOps::top_log_probs(const Tensor& logits, const Tensor& ids, const Tenso
 }
 
 void CudaOps::target_log_probs(const Tensor& logits, const Tensor& targets, const Tensor& log_probs,
-                               const Tensor& likeliest) {
+                               const Tensor& is_greedy) {
   const int64_t rows = logits.dim(0), vocab = logits.dim(1);
   expect(logits.dtype == DType::kF32 && targets.dtype == DType::kI32 && log_probs.dtype == DType::kF32 &&
-             likeliest.dtype == DType::kI32 && vocab > 0 && vocab <= std::numeric_limits<int32_t>::max() / 2 &&
-             targets.numel() == rows && log_probs.numel() == rows && likeliest.numel() == rows,
+             is_greedy.dtype == DType::kI32 && vocab > 0 && vocab <= std::numeric_limits<int32_t>::max() / 2 &&
+             targets.numel() == rows && log_probs.numel() == rows && is_greedy.numel() == rows,
          "target_log_probs: shapes");
   launch_target_log_probs(stream_, logits.as<const float>(), targets.as<const int32_t>(), rows, vocab,
-                          log_probs.as<float>(), likeliest.as<int32_t>());
+                          log_probs.as<float>(), is_greedy.as<int32_t>());
 }
 
 }  // namespace lfm2

@@ -88,7 +88,7 @@ class CudaOps final : public Ops {
                               const Tensor& residual) override;
   void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) override;
   void target_log_probs(const Tensor& logits, const Tensor& targets, const Tensor& log_probs,
-                        const Tensor& likeliest) override;
+                        const Tensor& is_greedy) override;
   void count_tokens(const Tensor& ids, const Tensor& keepers, const Batch& batch, const Tensor& counts) override;
   void adjust_logits(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& slots,
                      const Adjustments& adjustments, const Tensor& out) override;

@@ -198,7 +198,7 @@ class JsonlOutput : public OutputFile {
     const int64_t columns = row_columns(job_), top_k = job_.kind.top_k;
     for (int64_t row = 0; row < rows.count; ++row) {
       if (job_.kind.score) {
-        scores_.add(rows.log_probs[static_cast<size_t>(row)], rows.likeliest[static_cast<size_t>(row)] != 0);
+        scores_.add(rows.log_probs[static_cast<size_t>(row)], rows.is_greedy[static_cast<size_t>(row)] != 0);
       } else if (top_k > 0) {
         append(first_, rows.top_ids.subspan(static_cast<size_t>(row * top_k), static_cast<size_t>(top_k)));
         append(second_, rows.log_probs.subspan(static_cast<size_t>(row * top_k), static_cast<size_t>(top_k)));
@@ -249,7 +249,7 @@ class JsonlOutput : public OutputFile {
       const LineScores scores = parse_score_line(lines.substr(at, end - at), partial_.path().string());
       consumer.take({.first = (*job_.offsets)[sample],
                      .count = std::ssize(scores.log_probs),
-                     .likeliest = scores.likeliest,
+                     .is_greedy = scores.is_greedy,
                      .log_probs = scores.log_probs});
       at = end + 1;
     }

@@ -39,7 +39,7 @@ ResultRows some_rows(const ResultRows& rows, int64_t skip, int64_t count, int64_
           .count = count,
           .logits = part(rows.logits),
           .top_ids = part(rows.top_ids),
-          .likeliest = part(rows.likeliest),
+          .is_greedy = part(rows.is_greedy),
           .log_probs = part(rows.log_probs)};
 }
 
@@ -62,7 +62,7 @@ bool is_of_no_numbers(std::span<const float> logits) {
 
 bool is_not_finite(const ResultRows& row, bool states) {
   if (!row.logits.empty()) return states ? any_not_finite(row.logits) : is_of_no_numbers(row.logits);
-  if (!row.likeliest.empty()) return any_not_finite(row.log_probs);
+  if (!row.is_greedy.empty()) return any_not_finite(row.log_probs);
   return !row.log_probs.empty() && std::isnan(row.log_probs.front());
 }
 
@@ -82,7 +82,7 @@ void ResultHash::take(const ResultRows& rows) {
     };
     add(row.logits);
     add(row.top_ids);
-    add(row.likeliest);
+    add(row.is_greedy);
     add(row.log_probs);
     for (RowTaker* taker : beside_) taker->take_row(row);
   };

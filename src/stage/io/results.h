@@ -49,7 +49,7 @@ struct ResultRows {
   // [count, vocab]; with --hidden the states, [count, hidden]; empty where columns() > 0.
   std::span<const float> logits = {};
   std::span<const int32_t> top_ids = {};    // --top-logprobs: [count, columns()]
-  std::span<const int32_t> likeliest = {};  // --score: [count], 1 for a top-1 token, else 0
+  std::span<const int32_t> is_greedy = {};  // --score: [count], 1 for a top-1 token, else 0
   std::span<const float> log_probs = {};    // [count, columns()], of the tokens in top_ids, or of the scored ones
 };
 

@@ -55,7 +55,7 @@ void RowPlaces::write(const ResultRows& rows) {
   };
   if (!rows.logits.empty()) write(places_.first, rows.logits, row_columns(job_));
   if (rows.log_probs.empty()) return;
-  write(places_.first, job_.kind.score ? rows.likeliest : rows.top_ids, job_.kind.columns());
+  write(places_.first, job_.kind.score ? rows.is_greedy : rows.top_ids, job_.kind.columns());
   write(places_.second, rows.log_probs, job_.kind.columns());
 }
 
@@ -114,7 +114,7 @@ void RowPlaces::read(int64_t first, int64_t count, ResultConsumer& consumer) con
   if (const int64_t columns = job_.kind.columns(); columns > 0) {
     read(places_.first, integers, columns);
     read(places_.second, floats, columns);
-    (job_.kind.score ? rows.likeliest : rows.top_ids) = integers;
+    (job_.kind.score ? rows.is_greedy : rows.top_ids) = integers;
     rows.log_probs = floats;
   } else {
     read(places_.first, floats, row_columns(job_));

@@ -63,9 +63,9 @@ void OrderFreeSum::add(const OrderFreeSum& other) {
   parts_ = parts & 0xffffffffu;
 }
 
-void ScoreSums::add(float log_prob, bool is_likeliest) {
+void ScoreSums::add(float log_prob, bool is_greedy) {
   ++tokens;
-  if (is_likeliest) ++likeliest;
+  if (is_greedy) ++greedy;
   if (!std::isfinite(log_prob)) {
     ++not_finite;
     return;
@@ -77,7 +77,7 @@ void ScoreSums::add(float log_prob, bool is_likeliest) {
 
 void ScoreSums::add(const ScoreSums& other) {
   tokens += other.tokens;
-  likeliest += other.likeliest;
+  greedy += other.greedy;
   not_finite += other.not_finite;
   log_probs.add(other.log_probs);
   squares.add(other.squares);
@@ -96,7 +96,7 @@ Perplexity perplexity(const ScoreSums& sums, int64_t units) {
 OrderedJson as_json(const ScoreSums& sums) {
   const auto parts = [](const OrderFreeSum& sum) { return OrderedJson{sum.whole(), sum.parts()}; };
   return {{"tokens", sums.tokens},
-          {"likeliest", sums.likeliest},
+          {"likeliest", sums.greedy},
           {"not_finite", sums.not_finite},
           {"log_probs", parts(sums.log_probs)},
           {"squares", parts(sums.squares)}};
@@ -104,14 +104,14 @@ OrderedJson as_json(const ScoreSums& sums) {
 
 void ScoreCounter::take(const ResultRows& rows) {
   for (size_t row = 0; row < static_cast<size_t>(rows.count); ++row)
-    sums_.add(rows.log_probs[row], rows.likeliest[row] != 0);
+    sums_.add(rows.log_probs[row], rows.is_greedy[row] != 0);
 }
 
-void ScoreLine::add(float log_prob, bool is_likeliest) {
-  for (std::string* list : {&log_probs_, &likeliest_})
+void ScoreLine::add(float log_prob, bool is_greedy) {
+  for (std::string* list : {&log_probs_, &greedy_})
     if (!list->empty()) *list += ',';
   append_values(log_probs_, std::span<const float>(&log_prob, 1));
-  likeliest_ += is_likeliest ? "true" : "false";
+  greedy_ += is_greedy ? "true" : "false";
   sum_ += static_cast<double>(log_prob);
   ++tokens_;
 }
@@ -121,7 +121,7 @@ std::string ScoreLine::take(std::string_view name, int64_t bytes) {
   append_values(sum, std::span<const double>(&sum_, 1));
   std::string line =
       fmt::format("{{\"id\":{},\"logprobs\":[{}],\"is_greedy\":[{}],\"sum_logprob\":{},\"tokens\":{},\"bytes\":{}}}\n",
-                  name, log_probs_, likeliest_, sum, tokens_, bytes < 0 ? "null" : std::to_string(bytes));
+                  name, log_probs_, greedy_, sum, tokens_, bytes < 0 ? "null" : std::to_string(bytes));
   *this = {};
   return line;
 }
@@ -132,11 +132,11 @@ LineScores parse_score_line(std::string_view line, const std::string& what) {
   try {
     for (const Json& value : json.at("logprobs"))
       scores.log_probs.push_back(value.is_null() ? std::numeric_limits<float>::quiet_NaN() : value.get<float>());
-    for (const Json& value : json.at("is_greedy")) scores.likeliest.push_back(value.get<bool>() ? 1 : 0);
+    for (const Json& value : json.at("is_greedy")) scores.is_greedy.push_back(value.get<bool>() ? 1 : 0);
   } catch (const Json::exception&) {
     throw Error(ExitCode::kData, what + ": expected a line of scores");
   }
-  if (scores.log_probs.size() != scores.likeliest.size())
+  if (scores.log_probs.size() != scores.is_greedy.size())
     throw Error(ExitCode::kData, what + ": expected as many logprobs as is_greedy");
   return scores;
 }

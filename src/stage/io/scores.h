@@ -46,16 +46,16 @@ class OrderFreeSum {
 
 struct ScoreSums {
   int64_t tokens = 0;      // scored tokens
-  int64_t likeliest = 0;   // those that were the top-1 token
+  int64_t greedy = 0;      // those that were the top-1 token
   int64_t not_finite = 0;  // those whose log-probability is no number; they are in no sum
   OrderFreeSum log_probs, squares;
 
-  void add(float log_prob, bool is_likeliest);
+  void add(float log_prob, bool is_greedy);
   void add(const ScoreSums& other);
   bool operator==(const ScoreSums&) const = default;
 };
 void for_each_field(MaybeConst<ScoreSums> auto& sums, const auto& each) {  // see base/words.h
-  each(sums.tokens, sums.likeliest, sums.not_finite, sums.log_probs, sums.squares);
+  each(sums.tokens, sums.greedy, sums.not_finite, sums.log_probs, sums.squares);
 }
 
 OrderedJson as_json(const ScoreSums& sums);  // without any loss
@@ -82,17 +82,17 @@ class ScoreCounter : public ResultConsumer {
 // negative: nobody knows them without a tokenizer).
 class ScoreLine {
  public:
-  void add(float log_prob, bool is_likeliest);
+  void add(float log_prob, bool is_greedy);
   std::string take(std::string_view name, int64_t bytes);  // with the line's end; the next line begins
 
  private:
-  std::string log_probs_, likeliest_;
+  std::string log_probs_, greedy_;
   double sum_ = 0;
   int64_t tokens_ = 0;
 };
 // The scores in such a line. Error(kData) naming `what` where it is none.
 struct LineScores {
-  std::vector<int32_t> likeliest;
+  std::vector<int32_t> is_greedy;
   std::vector<float> log_probs;
 };
 LineScores parse_score_line(std::string_view line, const std::string& what);

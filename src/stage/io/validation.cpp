@@ -195,7 +195,7 @@ void Validation::take(const ResultRows& rows) {
   for (size_t row = 0; row < static_cast<size_t>(rows.count); ++row) {
     if (sums_.of_scores) {
       add_difference(rows.log_probs[row], reference[2 * row]);
-      if ((rows.likeliest[row] != 0) == (reference[2 * row + 1] != 0)) ++sums_.top1_equal;
+      if ((rows.is_greedy[row] != 0) == (reference[2 * row + 1] != 0)) ++sums_.top1_equal;
     } else {
       take_logits(rows.logits.subspan(row * columns, columns), reference.subspan(row * columns, columns));
     }

@@ -156,11 +156,12 @@ void add_generation_options(CLI::App& app, Options& options) {
   add_number(app, "--generate", sampling.max_new, "Continue each sample by up to N tokens instead of scoring it", 1,
              kMaxCount)
       ->type_name("N");
-  add_rule(app, sampling, &SamplingOverrides::temperature, "0: always the likeliest token; above: draw");
-  add_rule(app, sampling, &SamplingOverrides::top_k, "Draw from the K likeliest tokens only; 0: from all");
-  add_rule(app, sampling, &SamplingOverrides::top_p, "Draw from the likeliest tokens that together have probability P");
+  add_rule(app, sampling, &SamplingOverrides::temperature, "0: always the top-1 token; above: draw");
+  add_rule(app, sampling, &SamplingOverrides::top_k, "Draw from the K most probable tokens only; 0: from all");
+  add_rule(app, sampling, &SamplingOverrides::top_p,
+           "Draw from the most probable tokens that together have probability P");
   add_rule(app, sampling, &SamplingOverrides::min_p,
-           "Draw from the tokens that are at least P times as likely as the likeliest");
+           "Draw from the tokens that are at least P times as likely as the top-1 token");
   add_rule(app, sampling, &SamplingOverrides::repetition_penalty,
            "Divide the logits of tokens that stood before by X, and multiply negative ones; 1: none");
   add_rule(app, sampling, &SamplingOverrides::presence_penalty,

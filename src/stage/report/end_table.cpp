@@ -106,8 +106,8 @@ std::string rank_lines(const std::vector<StageReport>& stages) {
 std::string score_lines(const JobReport& report) {
   if (!report.scores) return "";
   const ScoreSums& sums = *report.scores;
-  std::string text = fmt::format("{:<10} {} tokens, {:.2f} % of them the likeliest", "scores", sums.tokens,
-                                 100 * static_cast<double>(sums.likeliest) / static_cast<double>(sums.tokens));
+  std::string text = fmt::format("{:<10} {} tokens, {:.2f} % of them top-1", "scores", sums.tokens,
+                                 100 * static_cast<double>(sums.greedy) / static_cast<double>(sums.tokens));
   if (sums.not_finite > 0) text += fmt::format("; {} log-probabilities are no numbers", sums.not_finite);
   const char* separator = "";
   text += fmt::format("\n{:<10} ", "perplexity");

@@ -26,7 +26,7 @@ OrderedJson as_json(const Verdict& verdict) {
 
 OrderedJson scores_of_job(const JobReport& report) {
   const ScoreSums& sums = *report.scores;
-  OrderedJson json = {{"tokens", sums.tokens}, {"likeliest_tokens", sums.likeliest}, {"sum_logprob", nullptr}};
+  OrderedJson json = {{"tokens", sums.tokens}, {"likeliest_tokens", sums.greedy}, {"sum_logprob", nullptr}};
   if (sums.not_finite == 0) json["sum_logprob"] = sums.log_probs.value();
   if (report.scored_words >= 0) json["words"] = report.scored_words;
   if (report.scored_bytes >= 0) json["bytes"] = report.scored_bytes;

@@ -190,7 +190,7 @@ void ResultRing::consume(const Arrival& arrival) {
   if (columns == 0) {
     rows.logits = values(piece.host_logits, stage_.config().vocab);
   } else {
-    (kind_.score ? rows.likeliest : rows.top_ids) = values(piece.host_integers, columns);
+    (kind_.score ? rows.is_greedy : rows.top_ids) = values(piece.host_integers, columns);
     rows.log_probs = values(piece.host_log_probs, columns);
   }
   for (ResultConsumer* consumer : consumers_) consumer->take(rows);

@@ -59,7 +59,7 @@ class ResultRing {
   };
   struct Piece {
     Buffer device, host;
-    Tensor logits, integers, log_probs;  // on the device; `integers`: top_ids or `likeliest` of ResultRows
+    Tensor logits, integers, log_probs;  // on the device; `integers`: top_ids or `is_greedy` of ResultRows
     float* host_logits = nullptr;
     int32_t* host_integers = nullptr;
     float* host_log_probs = nullptr;

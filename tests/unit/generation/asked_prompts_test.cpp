@@ -100,10 +100,10 @@ class Rows : public ResultConsumer {
   void take(const ResultRows& rows) override {
     states.insert(states.end(), rows.logits.begin(), rows.logits.end());
     log_probs.insert(log_probs.end(), rows.log_probs.begin(), rows.log_probs.end());
-    likeliest.insert(likeliest.end(), rows.likeliest.begin(), rows.likeliest.end());
+    is_greedy.insert(is_greedy.end(), rows.is_greedy.begin(), rows.is_greedy.end());
   }
   std::vector<float> states, log_probs;
-  std::vector<int32_t> likeliest;
+  std::vector<int32_t> is_greedy;
 };
 
 // What a scoring job gives for the prompt alone.
@@ -138,9 +138,9 @@ TEST(AskedPromptsTest, TheBitsOfAScoringJob) {
       if (request.prompt_log_probs && request.prompt.size() > 1) {
         const Rows rows = scored(request, {.positions = Positions::kAll, .score = true}, compute);
         EXPECT_EQ(prompt.log_probs, rows.log_probs);
-        for (size_t token = 0; request.num_top_logprobs > 0 && token < rows.likeliest.size(); ++token) {
-          EXPECT_EQ(prompt.top_ids[token * kTop] == request.prompt[token + 1], rows.likeliest[token] == 1);
-          EXPECT_EQ(prompt.top_log_probs[token * kTop] == prompt.log_probs[token], rows.likeliest[token] == 1);
+        for (size_t token = 0; request.num_top_logprobs > 0 && token < rows.is_greedy.size(); ++token) {
+          EXPECT_EQ(prompt.top_ids[token * kTop] == request.prompt[token + 1], rows.is_greedy[token] == 1);
+          EXPECT_EQ(prompt.top_log_probs[token * kTop] == prompt.log_probs[token], rows.is_greedy[token] == 1);
         }
       } else {
         EXPECT_TRUE(prompt.log_probs.empty());

@@ -32,8 +32,8 @@ TEST(NotFiniteTest, RowsFromWhichNoTokenCanBeDrawn) {
 }
 
 TEST(NotFiniteTest, RowsOfLogProbabilities) {
-  const auto found = [](std::vector<float> values, std::vector<int32_t> likeliest) {
-    return is_not_finite({.count = 1, .likeliest = likeliest, .log_probs = values}, false);
+  const auto found = [](std::vector<float> values, std::vector<int32_t> is_greedy) {
+    return is_not_finite({.count = 1, .is_greedy = is_greedy, .log_probs = values}, false);
   };
   EXPECT_FALSE(found({-1, -2}, {}));
   EXPECT_FALSE(found({-1, -HUGE_VALF}, {}));

@@ -60,7 +60,7 @@ class ResumedFileTest : public testing::Test {
     const auto at = static_cast<size_t>(begin) * columns, size = static_cast<size_t>(end - begin) * columns;
     const std::span<const float> floats(floats_);
     if (kind.columns() > 0) {
-      (kind.score ? rows.likeliest : rows.top_ids) = std::span<const int32_t>(ids_).subspan(at, size);
+      (kind.score ? rows.is_greedy : rows.top_ids) = std::span<const int32_t>(ids_).subspan(at, size);
       rows.log_probs = floats.subspan(at, size);
     } else {
       rows.logits = floats.subspan(at, size);

@@ -68,7 +68,7 @@ TEST(PerplexityTest, IsThatOfTheDefinition) {
   EXPECT_DOUBLE_EQ(by_token.standard_error, std::exp(-sum / 5) * deviation / std::sqrt(5.0));
   EXPECT_DOUBLE_EQ(by_word.value, std::exp(-sum / 2));
   EXPECT_DOUBLE_EQ(by_word.standard_error, std::exp(-sum / 2) * deviation * std::sqrt(5.0) / 2);
-  EXPECT_EQ(sums.likeliest, 2);
+  EXPECT_EQ(sums.greedy, 2);
   EXPECT_EQ(from_words<ScoreSums>(to_words(sums)), sums);
   ScoreSums one;
   one.add(-1, true);
@@ -119,7 +119,7 @@ class ScoreFileTest : public testing::Test {
     const auto at = static_cast<size_t>(first), size = static_cast<size_t>(count);
     return {.first = first,
             .count = count,
-            .likeliest = std::span(likeliest_).subspan(at, size),
+            .is_greedy = std::span(greedy_).subspan(at, size),
             .log_probs = std::span(log_probs_).subspan(at, size)};
   }
   void hand_out(OutputFile& file, int64_t first, int64_t count) const {
@@ -132,7 +132,7 @@ class ScoreFileTest : public testing::Test {
   TemporaryFolder folder_;
   SampleOffsets offsets_{0, 2, 5}, bytes_{0, 7, 9};
   SampleNames names_{"\"a\"", ""};
-  std::vector<int32_t> likeliest_{1, 0, 0, 1, 1};
+  std::vector<int32_t> greedy_{1, 0, 0, 1, 1};
   std::vector<float> log_probs_{-0.5f, -2, -1.25f, -0.1f, -3};
 };
 
@@ -151,7 +151,7 @@ TEST_F(ScoreFileTest, LinesAndWhatTheySay) {
   EXPECT_EQ(second.at("sum_logprob"), -1.25 + static_cast<double>(-0.1f) - 3);
   const LineScores scores = parse_score_line(text.substr(expected.size()), "second line");
   EXPECT_EQ(scores.log_probs, (std::vector<float>{-1.25f, -0.1f, -3}));
-  EXPECT_EQ(scores.likeliest, (std::vector<int32_t>{0, 1, 1}));
+  EXPECT_EQ(scores.is_greedy, (std::vector<int32_t>{0, 1, 1}));
   for (const char* wrong :
        {"{}", R"({"logprobs":[1],"is_greedy":[]})", R"({"logprobs":["a"],"is_greedy":[true]})", "3"})
     EXPECT_THROW(parse_score_line(wrong, "line"), Error) << wrong;
@@ -186,7 +186,7 @@ TEST_F(ScoreFileTest, DatasetsAndComparisonWithThem) {
   EXPECT_EQ(compare(0).top1_equal, 5);
   EXPECT_TRUE(compare(0).of_scores);
   log_probs_[4] -= 0.5f;
-  likeliest_[0] = 0;
+  greedy_[0] = 0;
   EXPECT_FALSE(compare(0.4).valid());
   EXPECT_TRUE(compare(0.6).valid());
   EXPECT_EQ(compare(1).top1_equal, 4);
@@ -205,7 +205,7 @@ TEST_F(ScoreFileTest, FinishedSamplesAreHandedOutAgain) {
     ScoreCounter counter;
     file->replay(1, 1, counter);
     ScoreSums expected;
-    for (size_t row = 2; row < 5; ++row) expected.add(log_probs_[row], likeliest_[row] != 0);
+    for (size_t row = 2; row < 5; ++row) expected.add(log_probs_[row], greedy_[row] != 0);
     EXPECT_EQ(counter.sums(), expected);
   }
 }

@@ -149,20 +149,20 @@ TEST_P(TopLogProbsTest, NanAndInfinity) { test::check_log_probs_of_nans(cpu); }
 TEST_P(TargetLogProbsTest, IsTheEntryOfTopLogProbs) {
   constexpr int64_t kRows = 40, kVocab = 37;
   HostTensor logits(DType::kF32, {kRows, kVocab}), ids(DType::kI32, {kRows, kVocab}), all(DType::kF32, {kRows, kVocab});
-  HostTensor targets(DType::kI32, {kRows}), log_probs(DType::kF32, {kRows}), likeliest(DType::kI32, {kRows});
+  HostTensor targets(DType::kI32, {kRows}), log_probs(DType::kF32, {kRows}), is_greedy(DType::kI32, {kRows});
   logits.fill_random(1, 3.0f);
   for (size_t i = 0; i < logits.size() / 2; ++i) logits.set(i, std::round(logits.get(i)));  // with ties
   ops.top_log_probs(logits, ids, all);
   for (size_t rank = 0; rank < static_cast<size_t>(kVocab); ++rank) {  // the targets are each row's rank-th best
     for (size_t row = 0; row < static_cast<size_t>(kRows); ++row) targets.set(row, ids.get(row * kVocab + rank));
-    ops.target_log_probs(logits, targets, log_probs, likeliest);
+    ops.target_log_probs(logits, targets, log_probs, is_greedy);
     for (size_t row = 0; row < static_cast<size_t>(kRows); ++row) {
       EXPECT_EQ(log_probs.get(row), all.get(row * kVocab + rank));
-      EXPECT_EQ(likeliest.get(row), rank == 0 ? 1 : 0) << row;
+      EXPECT_EQ(is_greedy.get(row), rank == 0 ? 1 : 0) << row;
     }
   }
   targets.set(0, kVocab);
-  EXPECT_THROW(ops.target_log_probs(logits, targets, log_probs, likeliest), Error);
+  EXPECT_THROW(ops.target_log_probs(logits, targets, log_probs, is_greedy), Error);
   EXPECT_THROW(ops.target_log_probs(logits, targets, log_probs, ids), Error);
 }
 

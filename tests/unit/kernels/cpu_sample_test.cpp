@@ -218,7 +218,7 @@ TEST_F(SampleTest, KeepsWhatTransformersKeeps) {
   EXPECT_EQ(drawn(logits, {1, 3, 0.75f, 1}), (Ids{1, 3}));  // of these three, 7/9 comes before the last one
   // 16, 9, 4 and 1 of 30: the temperature is applied first.
   EXPECT_EQ(drawn(logits, {0.5f, 0, 0.8f, 1}), (Ids{1, 3}));
-  // min_p is a share of the likeliest token's 0.4, whatever top_p leaves of the rest.
+  // min_p is a share of the top-1 token's 0.4, whatever top_p leaves of the rest.
   EXPECT_EQ(drawn(logits, {1, 0, 1.0f, 1, 0.2f}), (Ids{0, 1, 2, 3}));
   EXPECT_EQ(drawn(logits, {1, 0, 1.0f, 1, 0.3f}), (Ids{0, 1, 3}));
   EXPECT_EQ(drawn(logits, {1, 0, 1.0f, 1, 0.6f}), (Ids{1, 3}));

@@ -19,7 +19,7 @@ class AnswersTest : public testing::Test {
     tokenizer_.encode(text, false, ids);
     return ids;
   }
-  // Each token is its own likeliest, and the second is the one before it in the vocabulary.
+  // Each token is its own top-1, and the second is the one before it in the vocabulary.
   Completion completion(const std::vector<int32_t>& ids) const {
     Completion made;
     made.sample = 5;

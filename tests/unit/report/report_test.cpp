@@ -82,7 +82,7 @@ TEST(ReportTest, PerplexityOfScores) {
   EXPECT_EQ(scores.at("perplexity").at("byte").at("value"), std::exp(0.5));
   EXPECT_FALSE(json.at("validation").contains("mean_kl_divergence"));
   const std::string table = end_table(job);
-  EXPECT_NE(table.find("\nscores     4 tokens, 50.00 % of them the likeliest\n"), std::string::npos) << table;
+  EXPECT_NE(table.find("\nscores     4 tokens, 50.00 % of them top-1\n"), std::string::npos) << table;
   EXPECT_NE(table.find("\nperplexity 7.38906 ± 4.3 by token (4), 54.5982 ± 63 by word (2), "), std::string::npos)
       << table;
   EXPECT_NE(table.find("tolerance 0)\n"), std::string::npos) << table;

@@ -179,18 +179,18 @@ TEST_P(ScorerTest, ScoresAreThoseOfTheLogits) {
         double sum = 0;
         for (int64_t other = 0; other < vocab; ++other) sum += std::exp(static_cast<double>(at[other] - at[id]));
         EXPECT_NEAR(alone.log_probs[row], -std::log(sum), 1e-5);
-        EXPECT_EQ(alone.likeliest[row] != 0, std::max_element(at, at + vocab) - at == id);
+        EXPECT_EQ(alone.is_greedy[row] != 0, std::max_element(at, at + vocab) - at == id);
         ++row;
       }
     ScoreCollector found;
     run_scoring(GetParam(), equal_partition(layers(), targets ? 2 : 3), samples, {targets ? 1 : 2}, kind, DType::kF32,
                 1, found);
     EXPECT_TRUE(same_bits(found.log_probs, alone.log_probs));
-    EXPECT_EQ(found.likeliest, alone.likeliest);
+    EXPECT_EQ(found.is_greedy, alone.is_greedy);
     ScoreCollector round;
     run_scoring(GetParam(), {equal_partition(layers(), 4), 2}, samples, {1}, kind, DType::kF32, 1, round);
     EXPECT_TRUE(same_bits(round.log_probs, alone.log_probs));
-    EXPECT_EQ(round.likeliest, alone.likeliest);
+    EXPECT_EQ(round.is_greedy, alone.is_greedy);
   }
 }
 

@@ -13,7 +13,7 @@ void launch_top_log_probs(cudaStream_t stream, const float* logits, int64_t rows
                           int32_t* ids, float* log_probs);
 
 void launch_target_log_probs(cudaStream_t stream, const float* logits, const int32_t* targets, int64_t rows,
-                             int64_t vocab, float* log_probs, int32_t* likeliest);
+                             int64_t vocab, float* log_probs, int32_t* is_greedy);
 
 struct CountTokensArgs {
   const int32_t* ids;        // [tokens]
