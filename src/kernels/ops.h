@@ -27,8 +27,8 @@ struct Batch {
   int64_t tokens = 0;
   int64_t sequences = 0;
   int64_t max_length = 0;  // length of the longest sample, its cached past included
-  // The results of attention are wanted of the last so many tokens of each sequence; others may stay unwritten. 0: all.
-  int64_t wanted = 0;
+  // Attention must write the results of the last `output_tokens` tokens of each sequence, and may of others. 0: all.
+  int64_t output_tokens = 0;
 
   // Set only with caches:
   int64_t singles = 0;   // the number of sequences, all at the front, that have exactly one token here

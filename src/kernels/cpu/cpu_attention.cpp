@@ -64,11 +64,11 @@ HeadGroup group_of(AttentionShape shape, int64_t length, int64_t stride) {
   return group;
 }
 
-// Whether the token of a whole sample comes before the last ones that are wanted.
-bool is_unwanted(const Batch& batch, int64_t token) {
+// Whether the token of a whole sample comes before the last ones whose results are needed.
+bool is_not_output(const Batch& batch, int64_t token) {
   const auto* positions = batch.positions.as<const int32_t>();
-  return batch.wanted > 0 && token + batch.wanted < batch.tokens &&
-         positions[token + batch.wanted] == positions[token] + batch.wanted;
+  return batch.output_tokens > 0 && token + batch.output_tokens < batch.tokens &&
+         positions[token + batch.output_tokens] == positions[token] + batch.output_tokens;
 }
 
 // Rounded up, so that each worker's scratch starts at a cache line.
@@ -143,7 +143,7 @@ void CpuOps::attention(const Tensor& qkv, AttentionShape shape, const Batch& bat
 
   pool_.parallel_for(static_cast<size_t>(batch.tokens), [&](size_t item, size_t worker) {
     const auto token = static_cast<int64_t>(item);
-    if (is_unwanted(batch, token)) return;
+    if (is_not_output(batch, token)) return;
     // Number of keys: those of this token and of all tokens before it in its sample.
     const int64_t length = positions[token] + 1;
     expect(length >= 1 && length <= batch.max_length && length <= token + 1, "attention: a position beyond its sample");
@@ -184,7 +184,7 @@ void CpuOps::qk_norm_rope_append(const Tensor& qkv, const Tensor& q_weight, cons
   append_keys_values(qkv, shape, batch, cache);
 }
 
-// Cuts the batch's wanted tokens into ranges, so that several threads can share a long run of one sequence. Each range
+// Cuts the batch's output tokens into ranges, so that several threads can share a long run of one sequence. Each range
 // gathers its keys anew, which costs little compared with the products of its tokens with them.
 void CpuOps::cut_tokens(const Batch& batch) {
   constexpr int64_t kTokens = 16;
@@ -193,7 +193,7 @@ void CpuOps::cut_tokens(const Batch& batch) {
   for (int64_t sequence = 0; sequence < batch.sequences; ++sequence) {
     const int64_t end = offsets[sequence + 1];
     int64_t first = offsets[sequence];
-    if (batch.wanted > 0) first = std::max(first, end - batch.wanted);
+    if (batch.output_tokens > 0) first = std::max(first, end - batch.output_tokens);
     for (; first < end; first += kTokens) token_ranges_.push_back({sequence, first, std::min(first + kTokens, end)});
   }
 }

@@ -64,7 +64,7 @@ inline AttentionArgs attention_args(const Tensor& qkv, AttentionShape shape, con
           .kv_heads = static_cast<int>(shape.kv_heads),
           .head_dim = static_cast<int>(shape.head_dim),
           .scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim)),
-          .wanted = static_cast<int>(batch.wanted)};
+          .output_tokens = static_cast<int>(batch.output_tokens)};
 }
 
 inline ShortConvArgs short_conv_args(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,

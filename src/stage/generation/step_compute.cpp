@@ -19,7 +19,7 @@ constexpr int64_t kRecordedTime = 4;
 
 // Tokens that the tails of a step have at most.
 int64_t tail_rows(const GenerationPlan& plan, const ModelConfig& config, LayerRange layers) {
-  if (!cuts_tails(config, layers)) return 0;
+  if (!prunes_tokens(config, layers)) return 0;
   return std::min(plan.max_tokens(), plan.limits.max_sequences * plan.tail_length(config));
 }
 
@@ -176,8 +176,8 @@ void StepCompute::count_prefixes(const StepArrays& arrays, const StepBuffer& buf
 BatchRows StepCompute::rows(const StepBuffer& buffer, int64_t tokens, int64_t tails) const {
   const ModelConfig& config = links_.stage().config();
   const LayerRange layers = links_.stage().layers();
-  BatchRows rows{.residual = buffer.residual.rows(0, tails > 0 && gets_tails(config, layers) ? tails : tokens)};
-  if (tails > 0 && cuts_tails(config, layers)) rows.tail = buffer.tail.rows(0, tails);
+  BatchRows rows{.residual = buffer.residual.rows(0, tails > 0 && starts_pruned(config, layers) ? tails : tokens)};
+  if (tails > 0 && prunes_tokens(config, layers)) rows.tail = buffer.tail.rows(0, tails);
   return rows;
 }
 

@@ -36,7 +36,7 @@ struct GenerationPlan {
   bool adjusts() const { return counts || edits > 0; }
   // Bytes of the tokens of the prefix cache that rules may count in one step.
   uint64_t prefix_bytes() const;
-  // Tokens of each sequence's part of a step that continue after the last attention layer: see Tail; 0: all.
+  // Tokens of each sequence's part of a step that continue after the last attention layer: see TokenPruning; 0: all.
   int64_t tail_length(const ModelConfig& config) const {
     return limits.caches.keeps_prefixes ? 0 : lfm2::tail_length(config);
   }

@@ -206,7 +206,7 @@ void ScoringJob::measure_and_replan(const std::vector<LayerRange>& cut) {
   in_turns(job_.world, job_.machine.devices, job_.load_timeout(), [&] {
     for (const Stage& piece : job_.session->pieces()) {
       StageTime time = measure_stage_time(*job_.machine.backend, piece, job_.compute, timed_samples());
-      if (job_.options.results.of_last_positions() && gets_tails(job_.config(), piece.layers())) {
+      if (job_.options.results.of_last_positions() && starts_pruned(job_.config(), piece.layers())) {
         const double share = tail_share(piece.layers());
         time = {.fixed = share * time.fixed, .per_token = share * time.per_token};
       }

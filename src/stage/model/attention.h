@@ -11,7 +11,7 @@ class Attention {
  public:
   Attention(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
   // The heads' results [tokens, heads head_dim] act, of norm(residual). Tokens whose results are not wanted
-  // (Batch::wanted) leave their keys and values.
+  // (Batch::output_tokens) leave their keys and values.
   Tensor mix(Pass& pass, const Norm& norm) const;
   // residual += out_proj(mixed)
   void add(Pass& pass, const Tensor& mixed) const { pass.ops.matmul(mixed, out_proj_, {}, pass.residual, Write::kAdd); }

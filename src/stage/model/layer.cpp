@@ -42,18 +42,18 @@ void Layer::forward(Pass& pass, const Layer* next) const {
   if (mixer_) {
     pass.scratch.reset();
     pass.norm_in_front(operator_norm_);
-    const bool cuts_tails = pass.tail != nullptr && tail_length_ > 0;
-    if (cuts_tails) pass.batch.wanted = tail_length_;
+    const bool prunes_tokens = pass.pruning != nullptr && tail_length_ > 0;
+    if (prunes_tokens) pass.batch.output_tokens = tail_length_;
     std::visit(
         [&](const auto& mixer) {
           Tensor mixed = mixer.mix(pass, operator_norm_);
-          if (cuts_tails) mixed = pass.cut_tails(mixed);
+          if (prunes_tokens) mixed = pass.prune_tokens(mixed);
           mixer.add(pass, mixed);
         },
         *mixer_);
   }
   if (!ffn_) return;
-  if (is_last_ && pass.wanted != nullptr) pass.keep(pass.wanted->rows, pass.wanted->residual);
+  if (is_last_ && pass.output != nullptr) pass.keep(pass.output->rows, pass.output->residual);
   pass.scratch.reset();
   pass.is_normed = next != nullptr && !pass.ops.fuses_norm(pass.residual);
   const Norm* behind = pass.is_normed ? &next->operator_norm_ : nullptr;

@@ -17,8 +17,8 @@ class Layer {
   // Layer `index` of a stage with these layers, which may have one of its blocks only.
   Layer(WeightSource& weights, const ModelConfig& config, int64_t index, LayerRange layers);
   // residual += mixer(operator_norm(residual)); residual += feed_forward(ffn_norm(residual)). Tokens that no later
-  // block looks at leave the pass on the way: see Tail and WantedRows. Where `next`, the layer after this one, is
-  // given, pass.normed may get the norm that it begins with.
+  // block looks at leave the pass on the way: see TokenPruning and OutputRows. Where `next`, the layer after this one,
+  // is given, pass.normed may get the norm that it begins with.
   void forward(Pass& pass, const Layer* next) const;
 
  private:

@@ -112,10 +112,10 @@ StageMemory stage_memory(const ModelConfig& config, LayerRange layers, DType com
   const Tensor residual(nullptr, compute, {tokens, config.hidden});
   stage.forward({.ops = layer_ops, .scratch = scratch, .residual = residual, .batch = {}});
   // A tail of all tokens, which needs the most.
-  const Tail tail{Tensor(nullptr, DType::kI32, {tokens}), residual, {}};
+  const TokenPruning pruning{Tensor(nullptr, DType::kI32, {tokens}), residual, {}};
   CountingOps not_counted;
-  if (cuts_tails(config, layers))
-    stage.forward({.ops = not_counted, .scratch = scratch, .residual = residual, .batch = {}, .tail = &tail});
+  if (prunes_tokens(config, layers))
+    stage.forward({.ops = not_counted, .scratch = scratch, .residual = residual, .batch = {}, .pruning = &pruning});
   StageMemory cost;
   const int64_t rows = std::min(result_rows, kHeadRows);
   const Tensor chosen(nullptr, DType::kI32, {rows});

@@ -3,7 +3,7 @@
 
 #include "stage/model/caches.h"
 #include "stage/model/scratch.h"
-#include "stage/model/tail.h"
+#include "stage/model/token_pruning.h"
 #include "stage/model/weight_source.h"
 
 namespace lfm2 {
@@ -13,12 +13,13 @@ struct Pass {
   Scratch& scratch;
   Tensor residual;  // [tokens, hidden] act: each block is added to it in place
   Batch batch;
-  // After the last attention the pass continues with tail->residual and tail->batch.
-  const Tail* tail = nullptr;
-  // The tokens continue the cached sequences. After the cut the tails do so, too, where their batch has states.
+  // After the last attention the pass continues with pruning->residual and pruning->batch.
+  const TokenPruning* pruning = nullptr;
+  // The tokens continue the cached sequences. After the pruning the kept tokens do so, too, where their batch has
+  // states.
   const Caches* caches = nullptr;
-  // The feed-forward of the model's last layer continues with wanted->residual.
-  const WantedRows* wanted = nullptr;
+  // The feed-forward of the model's last layer continues with output->residual.
+  const OutputRows* output = nullptr;
   LayerSpan span = {};  // only some of the stage's layers
 
   // Set on the way, by Stage and the layers.
@@ -33,11 +34,11 @@ struct Pass {
     normed = normed.rows(0, into.dim(0));
   }
   // Continues with the tails. Returns their rows of `mixed` [tokens, columns] act.
-  Tensor cut_tails(const Tensor& mixed) {
-    const Tensor kept = scratch.take(mixed.dtype, {tail->rows.dim(0), mixed.dim(1)});
-    ops.gather_rows(mixed, tail->rows, kept);
-    keep(tail->rows, tail->residual);
-    batch = tail->batch;
+  Tensor prune_tokens(const Tensor& mixed) {
+    const Tensor kept = scratch.take(mixed.dtype, {pruning->rows.dim(0), mixed.dim(1)});
+    ops.gather_rows(mixed, pruning->rows, kept);
+    keep(pruning->rows, pruning->residual);
+    batch = pruning->batch;
     if (!batch.states) caches = nullptr;
     return kept;
   }

@@ -25,8 +25,8 @@ Stage::Stage(WeightSource& weights, const ModelConfig& config, LayerRange layers
 void Stage::embed(Ops& ops, const Tensor& ids, const Tensor& residual) const { ops.embed(ids, embedding_, residual); }
 
 void Stage::forward(Pass pass) const {
-  expect(pass.tail == nullptr || cuts_tails(config_, layers_range_), "Stage::forward: a tail cut elsewhere");
-  expect(pass.wanted == nullptr || last(), "Stage::forward: rows wanted in front of the last layer");
+  expect(pass.pruning == nullptr || prunes_tokens(config_, layers_range_), "Stage::forward: tokens pruned elsewhere");
+  expect(pass.output == nullptr || last(), "Stage::forward: output rows before the last layer");
   const auto begin = static_cast<size_t>(std::max<int64_t>(0, pass.span.first - layers_range_.first)),
              end = static_cast<size_t>(std::min(layers_range_.count, pass.span.end - layers_range_.first));
   pass.scratch.release();

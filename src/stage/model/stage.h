@@ -19,7 +19,7 @@ class Stage {
 
   // First stage: residual[t] = embedding[ids[t]].  ids [tokens] int32, residual [tokens, hidden] act
   void embed(Ops& ops, const Tensor& ids, const Tensor& residual) const;
-  // The layers. The result is in the residual stream, or, where the pass has them, in that of the wanted rows or, from
+  // The layers. The result is in the residual stream, or, where the pass has them, in that of the output rows or, from
   // the last attention on, of the tail.
   void forward(Pass pass) const;
   // Last stage: chosen rows after the final norm, or the residual's rows where the model ends with its last layer. They

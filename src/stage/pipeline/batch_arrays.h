@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/sampling.h"
-#include "stage/model/tail.h"
+#include "stage/model/token_pruning.h"
 
 namespace lfm2 {
 
@@ -49,8 +49,8 @@ struct BatchLists {
   int64_t table_width = 0;
   // Of sequences that continue cached ones; see Batch. `page_table` is [sequences, table_width].
   Ints sequence_of = {}, page_table = {}, states = {};
-  // The tokens that are kept after the last attention layer, as a separate batch with the same sequences: see Tail
-  // of model/tail.h. `rows` are theirs in the whole batch. Empty where all tokens are kept.
+  // The tokens that are kept after the last attention layer, as a separate batch with the same sequences: see
+  // TokenPruning of model/token_pruning.h. `rows` are theirs in the whole batch. Empty where all tokens are kept.
   struct Tails {
     Ints rows = {}, positions = {}, offsets = {};
     Ints sequence_of = {};  // where the tails continue cached sequences
@@ -93,7 +93,7 @@ struct BatchArrays : BatchLists<std::vector<int32_t>, std::vector<SamplingRule>>
 struct BatchTensors {
   Tensor ids;  // [tokens], where the tokens are embedded or counted
   Batch batch;
-  Tail tail;  // without its residual; no tokens where all of them are kept
+  TokenPruning tail;  // without its residual; no tokens where all of them are kept
   Tensor last_rows, draws, draw_slots, rules, keepers, scored_rows, targets, hidden_rows;
   size_t bytes = 0;
   // Lays them out. Where `memory` is null, this only adds up `bytes`.

@@ -15,25 +15,25 @@ namespace lfm2 {
 struct BufferSizes {
   int64_t tokens = 0;
   int64_t tail_rows = 0;    // of a residual stream for the tails, where a piece of the rank cuts them
-  int64_t wanted_rows = 0;  // the same for the last positions, on the last stage, where they alone are wanted
+  int64_t output_rows = 0;  // the same for the last positions, on the last stage, where they alone are wanted
   size_t array_bytes = 0;   // of the index arrays, on the device and again on the host
   // Of all but the residual stream.
   uint64_t extra_bytes(int64_t hidden, DType compute) const {
-    return static_cast<uint64_t>((tail_rows + wanted_rows) * hidden) * size_bytes(compute) + 2 * array_bytes;
+    return static_cast<uint64_t>((tail_rows + output_rows) * hidden) * size_bytes(compute) + 2 * array_bytes;
   }
 };
 
 struct BatchBuffer {
-  Tensor residual, tail, wanted;    // [rows, hidden] act
+  Tensor residual, tail, output;    // [rows, hidden] act
   Buffer staging, arrays;           // the index arrays on the host, to be copied from, and on the device
   std::unique_ptr<Event> computed;  // the layers have computed what is in this buffer
 };
 
 // The rows of a buffer that a batch goes through: it begins in `residual` and continues in `tail` after the last
-// attention, and in `wanted` before the last feed-forward. Where one of these is empty, no token is dropped there.
+// attention, and in `output` before the last feed-forward. Where one of these is empty, no token is dropped there.
 struct BatchRows {
-  Tensor residual, tail = {}, wanted = {};
-  const Tensor& result() const { return wanted ? wanted : tail ? tail : residual; }
+  Tensor residual, tail = {}, output = {};
+  const Tensor& result() const { return output ? output : tail ? tail : residual; }
 };
 
 class ModelRunner {
@@ -52,7 +52,7 @@ class ModelRunner {
   void allocate(BatchBuffer& buffer) {
     buffer.residual = memory_.allocate(compute_, {sizes_.tokens, hidden_});
     if (sizes_.tail_rows > 0) buffer.tail = memory_.allocate(compute_, {sizes_.tail_rows, hidden_});
-    if (sizes_.wanted_rows > 0) buffer.wanted = memory_.allocate(compute_, {sizes_.wanted_rows, hidden_});
+    if (sizes_.output_rows > 0) buffer.output = memory_.allocate(compute_, {sizes_.output_rows, hidden_});
     buffer.staging = backend_.allocate_host(sizes_.array_bytes);
     buffer.arrays = backend_.allocate(sizes_.array_bytes);
     buffer.computed = backend_.create_event();
@@ -64,15 +64,15 @@ class ModelRunner {
                LayerSpan span = {}) {
     Ops& ops = backend_.ops();
     if (piece.first() && span.first == 0) piece.embed(ops, arrays.ids, rows.residual);
-    const Tail tail{arrays.tail.rows, rows.tail, arrays.tail.batch};
-    const WantedRows wanted{arrays.last_rows, rows.wanted};
+    const TokenPruning pruning{arrays.tail.rows, rows.tail, arrays.tail.batch};
+    const OutputRows output{arrays.last_rows, rows.output};
     piece.forward({.ops = ops,
                    .scratch = scratch_,
                    .residual = rows.residual,
                    .batch = arrays.batch,
-                   .tail = rows.tail ? &tail : nullptr,
+                   .pruning = rows.tail ? &pruning : nullptr,
                    .caches = caches,
-                   .wanted = rows.wanted ? &wanted : nullptr,
+                   .output = rows.output ? &output : nullptr,
                    .span = span});
   }
 

@@ -113,7 +113,7 @@ void SequenceTable::ask_prompt(const Sequence& sequence, const StepEntry& entry,
 // Where rows of prompts are wanted, all tokens are kept. The tokens of a sequence that has no more than its tail in
 // this step continue from its states. A tail with tokens before it in this step begins as a sample does, because its
 // states are those of earlier tokens.
-void SequenceTable::cut_tails(StepArrays& arrays) const {
+void SequenceTable::prune_tokens(StepArrays& arrays) const {
   if (tail_length_ == 0 || !arrays.scored_rows.empty() || !arrays.hidden_rows.empty()) return;
   const auto length = [&](size_t sequence) { return arrays.offsets[sequence + 1] - arrays.offsets[sequence]; };
   const auto sequences = static_cast<size_t>(arrays.sequences());
@@ -174,7 +174,7 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
   }
   expect(counted == step.counted.end(), "SequenceTable: a step with more counted tokens than its entries have");
   if (!arrays.counted.empty()) arrays.counted.resize(static_cast<size_t>(arrays.tokens), 0);
-  cut_tails(arrays);
+  prune_tokens(arrays);
 }
 
 }  // namespace lfm2

@@ -70,7 +70,7 @@ class SequenceTable {
   void release(int32_t slot);
   void admit(const Admission& one);
   Counted count_prefixes(const Step& step, StepArrays& arrays) const;
-  void cut_tails(StepArrays& arrays) const;
+  void prune_tokens(StepArrays& arrays) const;
 
   CacheShape shape_;
   int64_t tail_length_;

@@ -39,11 +39,11 @@ BufferSizes scoring_buffers(const ModelConfig& config, std::span<const LayerRang
   // Where there are late parts, the arrays of the whole micro-batch stand before those of its two parts.
   BufferSizes sizes{.tokens = plan.max_tokens, .array_bytes = max_array_bytes(plan) * (plan.late.samples > 0 ? 3 : 1)};
   const bool cuts =
-      std::any_of(pieces.begin(), pieces.end(), [&](const LayerRange& piece) { return cuts_tails(config, piece); });
+      std::any_of(pieces.begin(), pieces.end(), [&](const LayerRange& piece) { return prunes_tokens(config, piece); });
   if (cuts && kind.of_last_positions())
     sizes.tail_rows = std::min(plan.max_tokens, plan.max_samples * tail_length(config));
   if (pieces.back().has_feed_forward(config.layers - 1) && kind.of_last_positions())
-    sizes.wanted_rows = plan.max_samples;
+    sizes.output_rows = plan.max_samples;
   return sizes;
 }
 
@@ -68,10 +68,10 @@ Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, Re
     const LayerRange range = stage.layers();
     const Passage passage{.first_layer = stage.first(),
                           .last_layer = stage.last(),
-                          .cuts_tails = tail_length_ > 0 && cuts_tails(config, range),
-                          .gets_tails = tail_length_ > 0 && gets_tails(config, range)};
+                          .prunes_tokens = tail_length_ > 0 && prunes_tokens(config, range),
+                          .starts_pruned = tail_length_ > 0 && starts_pruned(config, range)};
     pieces_.push_back({.stage = stage, .passage = passage, .caches = nullptr});
-    if (plan.longest_in_parts > 0 && !passage.gets_tails)
+    if (plan.longest_in_parts > 0 && !passage.starts_pruned)
       pieces_.back().caches = std::make_unique<Caches>(backend, config, range, compute, shape);
   }
   if (plan.late.samples > 0) {
@@ -105,12 +105,12 @@ void Scorer::build(const Open& open, const Passage& passage, Piece& piece) {
     if (cached) {  // its states are those that the part before has left; the first part reads none
       arrays_.add_cached(samples.past, length, pages_, piece.state, 1 - piece.state);
       piece.state = 1 - piece.state;
-    } else if (passage.gets_tails) {
+    } else if (passage.starts_pruned) {
       arrays_.add(0, tail);
     } else {
       arrays_.add(samples.past, length);
     }
-    if (passage.cuts_tails) arrays_.keep_tail(static_cast<int64_t>(sample), tail, 0);
+    if (passage.prunes_tokens) arrays_.keep_tail(static_cast<int64_t>(sample), tail, 0);
     arrays_.last_rows.push_back(static_cast<int32_t>(arrays_.tokens_left() - 1));
     if (!scores) continue;
     // The row before a token says how likely it is.
@@ -162,7 +162,7 @@ void Scorer::prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::s
   const std::vector<Open> parts = late_parts(open);
   Passage passage = piece.passage, late = passage;
   if (!parts.empty()) {
-    passage.last_layer = passage.cuts_tails = late.first_layer = false;
+    passage.last_layer = passage.prunes_tokens = late.first_layer = false;
     passage.layers.end = late.layers.first = plan_.late.layer;
   }
   buffer.micro_batch = put(open, passage);
@@ -176,9 +176,9 @@ BatchRows Scorer::rows_of(const StageBuffer& buffer, const Prepared& part) const
   const MicroBatch& whole = buffer.micro_batch.samples;
   BatchRows rows{.residual =
                      buffer.residual.rows(part.samples.first_token - whole.first_token, part.arrays.batch.tokens)};
-  if (part.passage.cuts_tails) rows.tail = buffer.tail.rows(0, part.arrays.tail.batch.tokens);
+  if (part.passage.prunes_tokens) rows.tail = buffer.tail.rows(0, part.arrays.tail.batch.tokens);
   if (kind_.of_last_positions() && part.passage.last_layer)
-    rows.wanted = buffer.wanted.rows(part.samples.first_sample - whole.first_sample, part.arrays.last_rows.dim(0));
+    rows.output = buffer.output.rows(part.samples.first_sample - whole.first_sample, part.arrays.last_rows.dim(0));
   return rows;
 }
 

@@ -54,9 +54,9 @@ class Scorer {
   // What samples go through at a time.
   struct Passage {
     bool first_layer = false, last_layer = false;
-    bool cuts_tails = false;  // the last attention layer is there, where the tails are cut
-    bool gets_tails = false;  // all layers are after that one: only tails come in
-    LayerSpan layers = {};    // of the piece
+    bool prunes_tokens = false;  // the last attention layer is there, where tokens are pruned
+    bool starts_pruned = false;  // all layers are after that one: only kept tokens come in
+    LayerSpan layers = {};       // of the piece
   };
   // A micro-batch, or a part of one, as this stage computes it.
   struct Prepared {

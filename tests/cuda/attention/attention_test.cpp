@@ -80,7 +80,7 @@ TEST_F(CudaAttentionTest, WantedTokensHaveTheirBitsAndOthersAreLeftOut) {
           HostTensor qkv(act, {packed.tokens(), shape.qkv_columns()});
           qkv.fill_random(1);
           const HostTensor expected = attend(qkv, shape, packed.device);
-          packed.device.wanted = wanted;
+          packed.device.output_tokens = wanted;
           HostTensor out = nans(act, {packed.tokens(), shape.heads * shape.head_dim});
           const DeviceTensor device(qkv), device_out(out);
           on_gpu([&](Ops& ops) { ops.attention(device, shape, packed.device, device_out); });

@@ -66,7 +66,7 @@ class CudaCachedAttentionTest : public ::testing::Test {
     HostTensor out = nans(qkv->dtype, {expected->dim(0), expected->dim(1)});
     const DeviceTensor device(rows), device_out(out);
     Batch batch = sequences.batch;
-    batch.wanted = wanted;
+    batch.output_tokens = wanted;
     on_gpu([&](Ops& ops) { ops.cached_attention(device, shape_, batch, {*keys_, *values_}, device_out); });
     device_out.fetch(out);
     bool same = true;

@@ -69,7 +69,7 @@ TEST_F(AttentionTest, WantedTokensHaveTheirBitsAndOthersAreLeftOut) {
   HostTensor qkv(DType::kF32, {48, shape.qkv_columns()}), expected(DType::kF32, {48, 192}), out(DType::kF32, {48, 192});
   qkv.fill_random(1);
   ops.attention(qkv, shape, packed.batch, expected);
-  packed.batch.wanted = 3;
+  packed.batch.output_tokens = 3;
   ops.attention(qkv, shape, packed.batch, out);
   const HostTensor none(DType::kF32, {1, 192});
   for (size_t sample = 0; sample < packed.lengths.size(); ++sample)

@@ -150,10 +150,10 @@ TEST_F(CachedAttentionTest, HasTheBitsOfWholeSamples) {
             some.append_keys_values(some_qkv, shape, step.batch, {keys, values});
             some.cached_attention(some_qkv, shape, step.batch, {keys, values}, some_out);
             step.give(some_out, out);
-            Batch wanted = step.batch;
-            wanted.wanted = 2;
+            Batch last_two = step.batch;
+            last_two.output_tokens = 2;
             HostTensor last(act, {step.batch.tokens, out->dim(1)});
-            some.cached_attention(some_qkv, shape, wanted, {keys, values}, last);
+            some.cached_attention(some_qkv, shape, last_two, {keys, values}, last);
             for (size_t i = 1; i < step.offsets.size(); ++i) {
               const int32_t count = std::min(2, step.offsets[i] - step.offsets[i - 1]);
               EXPECT_TRUE(test::same_bits(last->rows(step.offsets[i] - count, count),

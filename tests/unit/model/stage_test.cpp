@@ -153,8 +153,8 @@ TEST_P(StageTest, WantedRowsHaveTheBitsTheyHaveAmongAll) {
     const StageMemory cost = stage_memory(config, range, compute, compute, kTokens, kTokens);
     Scratch scratch(loaded.backend.allocate(cost.scratch_bytes));
     Ops& ops = loaded.backend.ops();
-    const WantedRows wanted{Tensor(rows, DType::kI32, {kWanted}), some};
-    const Pass some_rows{.ops = ops, .scratch = scratch, .residual = start, .batch = batch, .wanted = &wanted};
+    const OutputRows output{Tensor(rows, DType::kI32, {kWanted}), some};
+    const Pass some_rows{.ops = ops, .scratch = scratch, .residual = start, .batch = batch, .output = &output};
     if (!loaded.stage().last()) {
       EXPECT_THROW(loaded.stage().forward(some_rows), Error);
       continue;

@@ -25,7 +25,7 @@ TEST_P(ScorerCutsTest, EveryCutIntoStagesGivesTheSameBits) {
   EXPECT_TRUE(same_bits(alone, score(GetParam(), uneven, samples, 1, Positions::kAll)));
 }
 
-// Cut between any two blocks, with the tails cut on either side or in between, and with a block a stage.
+// Cut between any two blocks, with tokens pruned on either side or in between, and with a block a stage.
 TEST_P(ScorerCutsTest, EveryCutBetweenBlocksGivesTheSameBits) {
   const Samples samples = ragged_samples(vocab());
   for (const auto& [compute, positions] :
@@ -44,7 +44,7 @@ TEST_P(ScorerCutsTest, EveryCutBetweenBlocksGivesTheSameBits) {
 }
 
 // Round a ring, whose ranks have pieces that are not neighbours: samples of many lengths, one or several in a
-// micro-batch, in groups that are smaller and larger than the ring; with the tails cut in any piece.
+// micro-batch, in groups that are smaller and larger than the ring; with tokens pruned in any piece.
 TEST_P(ScorerCutsTest, EveryRingGivesTheSameBits) {
   Samples samples = ragged_samples(vocab());
   const Samples more = random_samples(16, 5, 3, vocab());
@@ -119,7 +119,7 @@ struct CountingCollector : LogitsCollector {
   int taken = 0;
 };
 
-// The last micro-batch in two parts through the last layers, from any layer on in front of the cut of the tails. Rows
+// The last micro-batch in two parts through the last layers, from any layer on in front of the pruning. Rows
 // come in order.
 // Of samples of one token, the rounding of each index array to whole units is most of what the arrays take.
 TEST_P(ScorerCutsTest, LatePartsOfTheShortestSamplesFitTheirArrays) {

@@ -39,7 +39,7 @@ class CountingBackend : public CpuBackend {
   uint64_t bytes_ = 0;
 };
 
-// What is said to be needed before anything is loaded is what a rank allocates, with the tails cut and without.
+// What is said to be needed before anything is loaded is what a rank allocates, with tokens pruned and without.
 TEST_P(ScorerTest, MemoryIsAsItWasPlanned) {
   const ShardSet shards = ShardSet::open(golden_shards(GetParam(), 4));
   const Samples samples = random_samples(24, 40, 1, vocab());

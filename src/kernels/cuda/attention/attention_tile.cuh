@@ -57,11 +57,12 @@ struct QueryTile {
   __device__ int row_position(int row) const { return first_position + row / group; }
 };
 
-// Whether all of the tile's positions come before the last ones of their sequence that are wanted (Batch::wanted).
+// Whether all of the tile's positions come before the last ones of their sequence whose results are needed
+// (Batch::output_tokens).
 template <bool paged>
-__device__ bool is_unwanted(const AttentionArgs& args, const QueryTile& tile) {
-  const int ahead = tile.positions - 1 + args.wanted;
-  if (args.wanted == 0 || tile.first_token + ahead >= args.tokens) return false;
+__device__ bool is_not_output(const AttentionArgs& args, const QueryTile& tile) {
+  const int ahead = tile.positions - 1 + args.output_tokens;
+  if (args.output_tokens == 0 || tile.first_token + ahead >= args.tokens) return false;
   if constexpr (paged) return args.pages.sequence_of[tile.first_token + ahead] == tile.sequence;
   return args.positions[tile.first_token + ahead] == tile.first_position + ahead;
 }
@@ -110,10 +111,10 @@ struct KeyRows {
   }
 };
 
-// Calls work(tile) for every wanted tile that starts in this block's window of `tile_positions` (at most 128) tokens.
-// In whole samples, tiles start at fixed positions; with pages, at fixed distances from the sequence's first token in
-// the batch. The first blocks take the last windows, because in a long sample those have the most keys. All threads of
-// the block call this.
+// Calls work(tile) for every tile with output tokens that starts in this block's window of `tile_positions` (at most
+// 128) tokens. In whole samples, tiles start at fixed positions; with pages, at fixed distances from the sequence's
+// first token in the batch. The first blocks take the last windows, because in a long sample those have the most keys.
+// All threads of the block call this.
 template <bool paged, class Work>
 __device__ void for_each_query_tile(const AttentionArgs& args, int tile_positions, Work&& work) {
   __shared__ uint32_t starts[4];
@@ -143,7 +144,7 @@ __device__ void for_each_query_tile(const AttentionArgs& args, int tile_position
       tile.positions = __syncthreads_count(t < tile_positions && token < args.tokens && same_sample());
       tile.group = args.heads / args.kv_heads;
       tile.kv_head = blockIdx.y;
-      if (!is_unwanted<paged>(args, tile)) work(tile);
+      if (!is_not_output<paged>(args, tile)) work(tile);
     }
 }
 

@@ -12,8 +12,8 @@ __device__ int place_of(const AttentionArgs& args, int64_t token) {
   return args.positions[token];
 }
 
-// Calls work(tile) for every wanted tile of queries that starts in the window of kPositions tokens from `window` on;
-// tiles start at every kPositions-th place. All lanes of a warp call this.
+// Calls work(tile) for every tile with output tokens of queries that starts in the window of kPositions tokens from
+// `window` on; tiles start at every kPositions-th place. All lanes of a warp call this.
 template <bool paged, class Work>
 __device__ void for_each_tile(const AttentionArgs& args, int64_t window, int kv_head, Work&& work) {
   const int lane = threadIdx.x % 32;
@@ -38,7 +38,7 @@ __device__ void for_each_tile(const AttentionArgs& args, int64_t window, int kv_
     tile.group = kGroup;
     tile.kv_head = kv_head;
     tile.sequence = paged ? args.pages.sequence_of[tile.first_token] : 0;
-    if (!is_unwanted<paged>(args, tile)) work(tile);
+    if (!is_not_output<paged>(args, tile)) work(tile);
   }
 }
 

@@ -35,8 +35,8 @@ struct AttentionArgs {
   void* out;                 // [tokens, heads head_dim]
   int64_t tokens;
   int heads, kv_heads, head_dim;
-  float scale;     // 1 / sqrt(head_dim)
-  int wanted = 0;  // Batch::wanted
+  float scale;            // 1 / sqrt(head_dim)
+  int output_tokens = 0;  // Batch::output_tokens
   // Without pages, the tokens are whole samples, and keys and values are those of qkv. With pages, the tokens from
   // pages.singles on are computed, and keys and values are those of the cache.
   KeyPages pages = {};

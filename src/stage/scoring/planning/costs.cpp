@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "stage/model/memory_plan.h"
-#include "stage/model/tail.h"
+#include "stage/model/token_pruning.h"
 #include "stage/scoring/plan.h"
 
 namespace lfm2 {
@@ -70,7 +70,7 @@ BlockCosts measured_costs(const ModelConfig& config, DType compute, double kept,
   const BlockCosts whole = estimate_costs(config, compute, 0);
   BlockCosts costs = estimate_costs(config, compute, kept);
   for (size_t block = 0; block < measured.blocks.size(); ++block) {
-    // Of the block that cuts the tails, what was measured is what is wanted.
+    // Of the block that prunes tokens, what was measured is what is wanted.
     const bool cuts = static_cast<int64_t>(block) == last_attention_layer(config) * kBlocksOfLayer;
     const BlockCosts& same = cuts ? costs : whole;
     const double share =
@@ -91,7 +91,7 @@ std::vector<double> estimate_block_seconds(const ModelConfig& config, DType comp
       return std::max(cost.layer_flops / kFlopsPerSecond, static_cast<double>(cost.weight_bytes) / kBytesPerSecond) +
              static_cast<double>(cost.scratch_bytes) / kBytesPerSecond + kLaunchSeconds;
     };
-    // The attention that cuts the tails takes a time between the two: it needs the keys and values of all tokens, which
+    // The attention that prunes tokens takes a time between the two: it needs the keys and values of all tokens, which
     // come out of one product with the queries, and all else only of the kept ones.
     seconds.push_back(block < cut ? of(tokens) : block > cut ? of(kept) : 0.5 * of(tokens) + 0.5 * of(kept));
   }

@@ -68,7 +68,7 @@ StageTime estimate_transfer(const ModelConfig& config, DType compute, LinkEstima
 // layer (0: all). The head is left out.
 BlockCosts estimate_costs(const ModelConfig& config, DType compute, double kept);
 
-// Like estimate_costs(), but with the measured costs of blocks. The block that cuts the tails was measured while
+// Like estimate_costs(), but with the measured costs of blocks. The block that prunes tokens was measured while
 // cutting them, where tokens are `kept`; all other blocks with every token. Blocks after that one are scaled by the
 // estimated share of the kept tokens. The LM head was measured for rows, of which a token has `rows`.
 BlockCosts measured_costs(const ModelConfig& config, DType compute, double kept, double rows,

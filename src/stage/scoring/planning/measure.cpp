@@ -139,7 +139,7 @@ StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute
   int64_t cached = samples.cached.value_or(0);
   const CacheShape shape =
       samples.cached ? shape_of_steps(cached, sizes.large) : shape_of_caches(past > 0 ? past + sizes.large : 0);
-  const bool cuts = samples.last_positions && cuts_tails(config, stage.layers());
+  const bool cuts = samples.last_positions && prunes_tokens(config, stage.layers());
   const StageMemory cost = stage_memory(config, stage.layers(), compute, compute, sizes.large, 0);
   Scratch scratch(backend.allocate(cost.scratch_bytes));
   TensorMemory memory(backend);
@@ -157,15 +157,15 @@ StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute
     const BatchTensors arrays = put(backend, memory,
                                     samples.cached ? step_of(shape, cached, tokens)
                                                    : batch_of(length, past, tokens, cuts ? tail_length(config) : 0));
-    Tail tail = arrays.tail;
-    if (cuts) tail.residual = memory.allocate(compute, {tail.batch.tokens, config.hidden});
+    TokenPruning pruning = arrays.tail;
+    if (cuts) pruning.residual = memory.allocate(compute, {pruning.batch.tokens, config.hidden});
     noise.fill(backend, residual);  // the runs of another size have changed it
     return stopwatch.seconds([&] {
       stage.forward({.ops = backend.ops(),
                      .scratch = scratch,
                      .residual = residual.rows(0, tokens),
                      .batch = arrays.batch,
-                     .tail = cuts ? &tail : nullptr,
+                     .pruning = cuts ? &pruning : nullptr,
                      .caches = caches ? &*caches : nullptr});
     });
   };
@@ -193,7 +193,7 @@ StageTime measure_head_time(Backend& backend, const Stage& stage, DType compute)
 
 BlockKinds block_kinds(const ModelConfig& config) {
   BlockKinds kinds;
-  // Of a token mixer its type, and whether it cuts the tails; of a feed-forward whether it is dense.
+  // Of a token mixer its type, and whether it prunes tokens; of a feed-forward whether it is dense.
   std::vector<std::tuple<std::optional<LayerType>, bool>> known;
   for (int64_t block = 0; block < config.layers * kBlocksOfLayer; ++block) {
     const int64_t layer = block / kBlocksOfLayer;

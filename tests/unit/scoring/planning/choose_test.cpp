@@ -163,7 +163,7 @@ TEST(MeasuredCostsTest, KeepTheSharesOfTheEstimate) {
                    whole = estimate_costs(config, DType::kBf16, 0);
   std::vector<StageTime> thrice;
   for (const StageTime& block : whole.blocks) thrice.push_back({3 * block.fixed, 3 * block.per_token});
-  const auto cut = static_cast<size_t>(kBlocksOfLayer * last_attention_layer(config));  // timed as it cuts the tails
+  const auto cut = static_cast<size_t>(kBlocksOfLayer * last_attention_layer(config));  // timed as it prunes tokens
   thrice[cut] = {3 * estimated.blocks[cut].fixed, 3 * estimated.blocks[cut].per_token};
   const BlockCosts found = measured_costs(config, DType::kBf16, 0.25, 0.5,
                                           {.blocks = thrice, .head = {.fixed = 7, .per_token = 6}, .transfer = {}});

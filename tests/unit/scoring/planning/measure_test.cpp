@@ -1,5 +1,5 @@
 // What is timed of a stage is what the job needs of it: attention at the depth of long samples, and of the layer that
-// cuts the tails no more than these.
+// prunes tokens no more than these.
 #include "stage/scoring/planning/measure.h"
 
 #include <gtest/gtest.h>

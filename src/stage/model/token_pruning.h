@@ -12,16 +12,17 @@ namespace lfm2 {
 // sequence's part of the step, are enough: only these get results of that attention, and go through its output
 // projection and all layers after it, as a separate batch. The results of the first of these tokens are wrong, and
 // nobody uses them. The states that the convolutions leave in the caches are right.
-struct Tail {
+struct TokenPruning {
   Tensor rows;      // [tokens kept] int32: which rows of the residual stream are kept
   Tensor residual;  // [tokens kept, hidden] act: the residual stream from the cut on
   Batch batch;      // describes the kept tokens
 };
 
-// After the token mixer of the last layer, no token looks at another: only the wanted rows go through its feed-forward.
-struct WantedRows {
-  Tensor rows;      // [wanted] int32: which rows of the residual stream, or of the tail's
-  Tensor residual;  // [wanted, hidden] act: where the result goes
+// After the token mixer of the last layer, no token looks at another: only rows with a result go through its
+// feed-forward.
+struct OutputRows {
+  Tensor rows;      // [outputs] int32: which rows of the residual stream, or of the kept tokens
+  Tensor residual;  // [outputs, hidden] act: where the result goes
 };
 
 // Tokens of each sample that must be kept after the last attention to compute its last position; 0 where the model has
@@ -29,8 +30,8 @@ struct WantedRows {
 int64_t tail_length(const ModelConfig& config);
 // The layer after whose token mixer the residual stream is cut down to the tail; -1 where the model has no attention.
 int64_t last_attention_layer(const ModelConfig& config);
-// Whether that layer is among these, or before all of them: a stage that cuts the tails, or gets nothing but tails.
-bool cuts_tails(const ModelConfig& config, LayerRange layers);
-bool gets_tails(const ModelConfig& config, LayerRange layers);
+// Whether that layer is among these, or before all of them: a stage that prunes tokens, or starts with pruned ones.
+bool prunes_tokens(const ModelConfig& config, LayerRange layers);
+bool starts_pruned(const ModelConfig& config, LayerRange layers);
 
 }  // namespace lfm2

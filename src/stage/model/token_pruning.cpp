@@ -1,5 +1,5 @@
-// Where the tails are cut.
-#include "stage/model/tail.h"
+// Where tokens are pruned, and how many are kept.
+#include "stage/model/token_pruning.h"
 
 namespace lfm2 {
 
@@ -14,9 +14,11 @@ int64_t tail_length(const ModelConfig& config) {
   return attention < 0 ? 0 : 1 + (config.layers - 1 - attention) * (config.conv_length - 1);
 }
 
-bool cuts_tails(const ModelConfig& config, LayerRange layers) { return layers.has_mixer(last_attention_layer(config)); }
+bool prunes_tokens(const ModelConfig& config, LayerRange layers) {
+  return layers.has_mixer(last_attention_layer(config));
+}
 
-bool gets_tails(const ModelConfig& config, LayerRange layers) {
+bool starts_pruned(const ModelConfig& config, LayerRange layers) {
   return first_block(layers) > last_attention_layer(config) * kBlocksOfLayer;
 }
 
