@@ -121,7 +121,7 @@ void CompletionBuilder::add_token(Choice& choice, const DrawnToken& token) {
 void CompletionBuilder::take(size_t index, const DrawnToken& token, int64_t cached) {
   Choice& choice = choices_[index];
   if (!token.prompt.log_probs.empty()) choice.completion.prompt = token.prompt;
-  if (!shape_.prompt_alone) {
+  if (!shape_.prefill_only) {
     choice.cached = cached;
     add_token(choice, token);
     add_text(choice, token.token, token.ends.has_value());

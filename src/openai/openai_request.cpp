@@ -74,14 +74,14 @@ void check_room(const std::vector<int32_t>& prompt, bool continues, const LineCo
 
 void add_requests(const Request& each, const std::vector<int32_t>& prompt, const LineContext& context,
                   const RequestLimits& limits, OpenAiRequest& whole) {
-  check_room(prompt, !each.prompt_alone, context, limits,
+  check_room(prompt, !each.prefill_only, context, limits,
              whole.form.form == LineForm::kChatCompletion ? "messages" : "prompt");
   const auto tokens = static_cast<int64_t>(prompt.size());
   for (int32_t choice = 0; choice < whole.choices; ++choice) {
     Request& request = whole.requests.emplace_back(each);
     request.prompt = prompt;
     request.choices = 1;  // the server puts them together
-    if (!each.prompt_alone) request.max_new = max_new_tokens(tokens, each.max_new, limits.max_prompt_tokens);
+    if (!each.prefill_only) request.max_new = max_new_tokens(tokens, each.max_new, limits.max_prompt_tokens);
     request.rule.seed = seed_of_choice(each.rule.seed, choice);
   }
 }
@@ -116,7 +116,7 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
   read_rules(fields, rules);
   OpenAiRequest whole;
   whole.form = {rules.form, rules.log_probs, rules.echo};
-  whole.prompt_alone = rules.sampling.max_new == 0;
+  whole.prefill_only = rules.sampling.max_new == 0;
   whole.choices = rules.choices;
   read_stream(fields, whole);
   whole.token_ids = fields.flag("return_token_ids") || context.text == nullptr;
@@ -173,7 +173,7 @@ EmbeddingsRequest parse_embeddings_request(std::string_view body, const LineCont
     ids += tokens;
     check_room(request.prompt, false, own, limits, "input");
     request.hidden = hidden;
-    ask_of_prompt_alone(request);
+    make_prefill_only(request);
   }
   return whole;
 }

@@ -18,7 +18,7 @@ struct AnswerShape {
   bool include_usage = false;  // a stream ends with its usage
   bool tools = false;          // calls of tools are looked for
   bool token_ids = false;      // choices have their token ids, as they always do where there is no tokenizer
-  bool prompt_alone = false;   // no token is asked for: the answer is the prompt, with its log-probabilities
+  bool prefill_only = false;   // no token is asked for: the answer is the prompt, with its log-probabilities
   int32_t choices = 1;         // of each prompt
 };
 

@@ -68,7 +68,7 @@ std::optional<Request> LiveRequests::next() {
   waiting_.pop_front();
   metrics_.queue_seconds.observe(seconds_between(first.since, Clock::now()));
   metrics_.prompt_tokens += std::ssize(first.request.prompt);
-  running_[first.request.sample] = {.since = first.since, .prompt_alone = first.request.prompt_alone};
+  running_[first.request.sample] = {.since = first.since, .prefill_only = first.request.prefill_only};
   return std::move(first.request);
 }
 
@@ -96,7 +96,7 @@ void LiveRequests::drawn(std::vector<SampleToken> tokens) {
     const auto found = running_.find(sample);
     if (found == running_.end()) continue;  // it was taken back, and the scheduler does not know it yet
     Running& one = found->second;
-    if (!one.prompt_alone && token.ends != FinishReason::kError) {
+    if (!one.prefill_only && token.ends != FinishReason::kError) {
       (std::exchange(one.any_token, true) ? metrics_.token_seconds : metrics_.first_token_seconds)
           .observe(seconds_between(one.since, now));
       ++metrics_.generated_tokens;

@@ -69,7 +69,7 @@ class LiveRequests : public RequestSource {
     Clock::time_point since;  // the request was added, or its newest token was drawn
     bool any_token = false;
     int64_t cached = 0;         // see Drawn
-    bool prompt_alone = false;  // see Request
+    bool prefill_only = false;  // see Request
   };
 
   const int64_t max_waiting_;

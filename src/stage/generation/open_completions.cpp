@@ -132,7 +132,7 @@ std::vector<DrawnToken> OpenCompletions::take(const StepSamples& samples, const 
     Completion& completion = open.completion;
     const auto row = static_cast<int64_t>(i);
     const float log_prob = results.drawn.log_probs.as<const float>()[i];
-    if (std::isnan(log_prob) && !open.request.prompt_alone)  // of such logits `sample` draws no token
+    if (std::isnan(log_prob) && !open.request.prefill_only)  // of such logits `sample` draws no token
       completion.error = fmt::format("token {} of the answer: its logits are not finite (NaN or infinity)",
                                      completion.token_ids.size() + 1);
     if (completion.error.empty()) {
@@ -165,7 +165,7 @@ std::vector<DrawnToken> OpenCompletions::take(const StepSamples& samples, const 
 // Hands on the completion, or, of several choices, the last one that ends hands on all.
 void OpenCompletions::finish(Open open) {
   Completion whole = std::move(open.completion);
-  if (open.request.prompt_alone) {
+  if (open.request.prefill_only) {
     for (auto* list : {&whole.token_ids, &whole.top_ids}) list->clear();
     for (auto* list : {&whole.log_probs, &whole.top_log_probs}) list->clear();
   }

@@ -37,7 +37,7 @@ struct Request {
   bool prompt_log_probs = false;
   Hidden hidden = Hidden::kNone;
   bool echo = false;          // the completion repeats the prompt
-  bool prompt_alone = false;  // max_new is 1, and the token that is drawn is no part of the completion
+  bool prefill_only = false;  // max_new is 1, and the drawn token is no part of the completion
   // Whether the prompt may begin with pages of the prefix cache: not where something is asked about all of its
   // positions.
   bool takes_prefix() const { return !prompt_log_probs && hidden != Hidden::kMean; }
@@ -55,7 +55,7 @@ void for_each_field(MaybeConst<LogitEdit> auto& edit, const auto& each) { each(e
 void for_each_field(MaybeConst<Request> auto& request, const auto& each) {
   each(request.sample, request.choices, request.choice, request.first, request.draw, request.tag,
        request.num_top_logprobs, request.prompt, request.max_new, request.rule, request.eos_tokens, request.stop,
-       request.logit_bias, request.prompt_log_probs, request.hidden, request.echo, request.prompt_alone);
+       request.logit_bias, request.prompt_log_probs, request.hidden, request.echo, request.prefill_only);
 }
 
 // What the rule of a request does to the logits of single tokens: its biases, then the ends that are banned at first.
@@ -74,9 +74,9 @@ inline SamplingRule rule_of(const Request& request) {
   return rule;
 }
 
-// Makes it a request whose prompt is not continued.
-inline void ask_of_prompt_alone(Request& request) {
-  request.prompt_alone = true;
+// Makes it a request that draws no token (max_tokens = 0): only its prompt is computed.
+inline void make_prefill_only(Request& request) {
+  request.prefill_only = true;
   request.max_new = 1;
   request.rule = {};
   request.eos_tokens = {};

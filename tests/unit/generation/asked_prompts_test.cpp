@@ -43,7 +43,7 @@ std::vector<Request> requests() {
     one.prompt_log_probs = number % 2 == 1;
     if (number % 4 == 3) one.hidden = Hidden::kLast;
     if (number % 5 == 3) one.hidden = Hidden::kMean;
-    if (number % 7 == 6) ask_of_prompt_alone(one);
+    if (number % 7 == 6) make_prefill_only(one);
   }
   return all;
 }

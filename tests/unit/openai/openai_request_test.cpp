@@ -127,14 +127,14 @@ TEST_F(OpenAiRequestTest, TextsWithoutSpecialTokens) {
 // As lm-evaluation-harness asks for log-likelihoods.
 TEST_F(OpenAiRequestTest, EchoedPromptsWithLogProbs) {
   const OpenAiRequest one = parse(R"({"prompt": [[5, 6], [7, 8, 9]], "max_tokens": 1, "logprobs": 1, "echo": true})");
-  EXPECT_TRUE(one.form.echo && one.form.log_probs == 1 && !one.prompt_alone);
+  EXPECT_TRUE(one.form.echo && one.form.log_probs == 1 && !one.prefill_only);
   ASSERT_EQ(one.requests.size(), 2u);
-  EXPECT_TRUE(one.requests[1].prompt_log_probs && !one.requests[1].prompt_alone);
+  EXPECT_TRUE(one.requests[1].prompt_log_probs && !one.requests[1].prefill_only);
   EXPECT_EQ(one.requests[1].num_top_logprobs, 1);
   EXPECT_FALSE(parse(R"({"prompt": [5], "echo": true})").requests[0].prompt_log_probs);
   EXPECT_FALSE(parse(R"({"prompt": [5], "logprobs": 1})").requests[0].prompt_log_probs);
   const OpenAiRequest alone = parse(R"({"prompt": [5, 6], "max_tokens": 0, "logprobs": 1, "echo": true, "stop": "a"})");
-  EXPECT_TRUE(alone.prompt_alone && alone.requests[0].prompt_alone);
+  EXPECT_TRUE(alone.prefill_only && alone.requests[0].prefill_only);
   EXPECT_EQ(alone.requests[0].max_new, 1);
   EXPECT_TRUE(alone.requests[0].stop.empty() && alone.requests[0].eos_tokens.empty());
   // What is not continued needs no room behind it.
@@ -159,7 +159,7 @@ TEST_F(OpenAiRequestTest, Embeddings) {
   EXPECT_EQ(many.requests[0].prompt, (std::vector<int32_t>{5, 6}));
   EXPECT_EQ(many.requests[1].prompt, (std::vector<int32_t>{7}));
   EXPECT_EQ(many.requests[1].hidden, Hidden::kLast);
-  EXPECT_TRUE(many.requests[1].prompt_alone);
+  EXPECT_TRUE(many.requests[1].prefill_only);
   const std::vector<int32_t> whole = parse_it(R"({"input": "a"})").requests[0].prompt;
   EXPECT_EQ(parse_it(R"({"input": "a", "add_special_tokens": false})").requests[0].prompt,
             std::vector<int32_t>(whole.begin() + 1, whole.end()));

@@ -49,7 +49,7 @@ TEST(StepTest, AnAdmissionCarriesItsRequest) {
                     .prompt_log_probs = true,
                     .hidden = Hidden::kMean,
                     .echo = true,
-                    .prompt_alone = true};
+                    .prefill_only = true};
   const Step step{.released = {3},
                   .dropped = {8, 9},
                   .admitted = {{.slot = 1, .prompt = 5, .known = 7, .cached = 4, .request = all, .pages = {8, 0, 3}},
