@@ -16,7 +16,7 @@ Request request_by_rules(const RequestDefaults& defaults, const SampleRules& rul
   const bool of_ids = rules.form == LineForm::kIds || rules.form == LineForm::kText;
   Request request = of_ids ? defaults.of_ids : defaults.of_text;
   request.sample = static_cast<int32_t>(sample);
-  request.draw = rules.form == LineForm::kIds && !rules.sampling.seed ? request.sample : 0;
+  request.rng_stream = rules.form == LineForm::kIds && !rules.sampling.seed ? request.sample : 0;
   const bool batch = is_batch_form(rules.form);
   const AnswerForm form{rules.form, rules.log_probs || batch ? rules.log_probs : defaults.log_probs, rules.echo};
   request.tag = form.to_word();

@@ -57,8 +57,8 @@ struct BatchLists {
   } tails = {};
   // Among the tokens that are kept: the newest one of each sequence whose result is wanted.
   Ints last_rows = {};
-  // Of a generation, for each of last_rows: (Request::draw, number of tokens drawn before), sequence slot and sampling
-  // rule.
+  // Of a generation, for each of last_rows: (Request::rng_stream, number of tokens drawn before), sequence slot and
+  // sampling rule.
   Ints draws = {}, draw_slots = {};
   Rules draw_rules = {};
   Ints keepers = {};  // [sequences, 2], see Ops::count_tokens

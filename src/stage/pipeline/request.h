@@ -23,7 +23,7 @@ struct Request {
   // Several requests with one prompt may be the choices of one completion, which ends when all have ended. `choices`:
   // their number; `choice`: which of them this is; `first`: the sample of the first one, unless this is the first.
   int32_t choices = 1, choice = 0, first = 0;
-  int32_t draw = 0;                        // draws depend on the rule's seed, on this, and on the token's place
+  int32_t rng_stream = 0;                  // draws depend on the rule's seed, on this and on the token's place
   int32_t tag = 0;                         // copied to the completion: the form of its answer
   int32_t num_top_logprobs = 0;            // number of top logprobs returned with each drawn token
   std::vector<int32_t> prompt = {};        // at least one token
@@ -53,7 +53,7 @@ void for_each_field(MaybeConst<SamplingRule> auto& rule, const auto& each) {
 void for_each_field(MaybeConst<LogitEdit> auto& edit, const auto& each) { each(edit.token, edit.bias); }
 
 void for_each_field(MaybeConst<Request> auto& request, const auto& each) {
-  each(request.sample, request.choices, request.choice, request.first, request.draw, request.tag,
+  each(request.sample, request.choices, request.choice, request.first, request.rng_stream, request.tag,
        request.num_top_logprobs, request.prompt, request.max_new, request.rule, request.eos_tokens, request.stop,
        request.logit_bias, request.prompt_log_probs, request.hidden, request.echo, request.prefill_only);
 }

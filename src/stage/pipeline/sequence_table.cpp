@@ -166,7 +166,7 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     sequence.cached = end;
     if (!sequence.draws()) continue;
     arrays.last_rows.push_back(static_cast<int32_t>(arrays.tokens - 1));
-    arrays.draws.insert(arrays.draws.end(), {sequence.request.draw, static_cast<int32_t>(sequence.drawn())});
+    arrays.draws.insert(arrays.draws.end(), {sequence.request.rng_stream, static_cast<int32_t>(sequence.drawn())});
     arrays.draw_slots.push_back(entry.slot);
     arrays.draw_rules.push_back(sequence.request.rule);
     arrays.top |= sequence.request.num_top_logprobs > 0;

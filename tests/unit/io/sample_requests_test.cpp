@@ -75,11 +75,11 @@ TEST(SampleRequestsTest, FieldsGoBeforeDefaults) {
 
 TEST(SampleRequestsTest, OnlyIdsDrawByTheirNumber) {
   const RequestDefaults defaults = some_defaults();
-  EXPECT_EQ(request_by_rules(defaults, {}, 6).draw, 6);
-  EXPECT_EQ(request_by_rules(defaults, {.sampling = {.seed = 9}}, 6).draw, 0);
+  EXPECT_EQ(request_by_rules(defaults, {}, 6).rng_stream, 6);
+  EXPECT_EQ(request_by_rules(defaults, {.sampling = {.seed = 9}}, 6).rng_stream, 0);
   for (const LineForm form :
        {LineForm::kText, LineForm::kPrompt, LineForm::kMessages, LineForm::kCompletion, LineForm::kChatCompletion})
-    EXPECT_EQ(request_by_rules(defaults, {.form = form}, 6).draw, 0);
+    EXPECT_EQ(request_by_rules(defaults, {.form = form}, 6).rng_stream, 0);
 }
 
 // Samples that were refused have no ids. They are left out, wherever they stand.

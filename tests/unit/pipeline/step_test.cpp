@@ -29,7 +29,7 @@ TEST(StepTest, AnAdmissionCarriesItsRequest) {
                     .choices = 3,
                     .choice = 2,
                     .first = 69,
-                    .draw = 4,
+                    .rng_stream = 4,
                     .tag = 5,
                     .num_top_logprobs = 6,
                     .prompt = {1, 2, 3, 4, 5},
