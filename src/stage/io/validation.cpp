@@ -19,9 +19,9 @@ namespace {
   throw Error(ExitCode::kData, fmt::format("{}: holds {}, expected {}", path.string(), found, expected));
 }
 
-class BinAnswers : public Answers {
+class BinReference : public Reference {
  public:
-  BinAnswers(const std::filesystem::path& path, int64_t rows, int64_t vocab) : file_(path), vocab_(vocab) {
+  BinReference(const std::filesystem::path& path, int64_t rows, int64_t vocab) : file_(path), vocab_(vocab) {
     std::array<int32_t, 2> header{};
     file_.read(0, std::as_writable_bytes(std::span(header)));
     if (header[0] != rows || header[1] != vocab)
@@ -51,9 +51,9 @@ h5::ScannedDataset scan_numbers(const CheckedFile& file, const std::string& name
   return found->second;
 }
 
-class H5Answers : public Answers {
+class H5Reference : public Reference {
  public:
-  H5Answers(const CheckedFile& file, Positions positions, const SampleOffsets& offsets, int64_t vocab)
+  H5Reference(const CheckedFile& file, Positions positions, const SampleOffsets& offsets, int64_t vocab)
       : dims_(scan_numbers(file, "logits").dims), file_(h5::File::open(file)), vocab_(vocab) {
     const std::vector<uint64_t>& dims = dims_;
     const std::filesystem::path& path = file.path();
@@ -98,9 +98,9 @@ class H5Answers : public Answers {
   mutable int64_t cached_sample_ = -1;
 };
 
-class ScoreAnswers : public Answers {
+class ScoreReference : public Reference {
  public:
-  ScoreAnswers(const CheckedFile& file, int64_t rows) : file_(open(file, rows)) {}
+  ScoreReference(const CheckedFile& file, int64_t rows) : file_(open(file, rows)) {}
   void read(int64_t first, int64_t count, std::vector<float>& into) const override {
     into.resize(static_cast<size_t>(2 * count));
     std::vector<float> column(static_cast<size_t>(count));
@@ -156,21 +156,21 @@ double difference(float a, float b) {
 
 }  // namespace
 
-std::unique_ptr<Answers> open_answers(const std::filesystem::path& path, Positions positions,
-                                      const SampleOffsets& offsets, int64_t vocab) {
+std::unique_ptr<Reference> open_reference(const std::filesystem::path& path, Positions positions,
+                                          const SampleOffsets& offsets, int64_t vocab) {
   if (path.extension() == ".bin") {
     if (positions != Positions::kLast)
       throw Error(
           ExitCode::kUsage,
           fmt::format("--answers {} with --logits all: .bin holds last positions only, expected .h5", path.string()));
-    return std::make_unique<BinAnswers>(path, offsets.samples(), vocab);
+    return std::make_unique<BinReference>(path, offsets.samples(), vocab);
   }
-  if (path.extension() == ".h5") return std::make_unique<H5Answers>(CheckedFile(path), positions, offsets, vocab);
+  if (path.extension() == ".h5") return std::make_unique<H5Reference>(CheckedFile(path), positions, offsets, vocab);
   throw Error(ExitCode::kUsage, fmt::format("--answers {}: expected a name ending in .bin or .h5", path.string()));
 }
 
-std::unique_ptr<Answers> open_score_answers(const std::filesystem::path& path, int64_t rows) {
-  return std::make_unique<ScoreAnswers>(CheckedFile(path), rows);
+std::unique_ptr<Reference> open_score_reference(const std::filesystem::path& path, int64_t rows) {
+  return std::make_unique<ScoreReference>(CheckedFile(path), rows);
 }
 
 void Validation::add_difference(float ours, float reference) {
@@ -188,7 +188,7 @@ void Validation::take_logits(std::span<const float> ours, std::span<const float>
 }
 
 void Validation::take(const ResultRows& rows) {
-  answers_->read(rows.first, rows.count, reference_);
+  reference_file_->read(rows.first, rows.count, reference_);
   const std::span<const float> reference(reference_);
   const auto columns = static_cast<size_t>(vocab_);
   sums_.of_scores = rows.logits.empty();

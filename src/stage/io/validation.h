@@ -26,26 +26,26 @@ void for_each_field(MaybeConst<Verdict> auto& verdict, const auto& each) {  // s
 }
 
 // Reference logits by row; or the log-probability of a scored token, and 1 if it is the top-1 token, else 0.
-class Answers {
+class Reference {
  public:
-  virtual ~Answers() = default;
+  virtual ~Reference() = default;
   virtual void read(int64_t first, int64_t count, std::vector<float>& into) const = 0;
 };
 
 // .bin as in outputs.bin; .h5 with `logits` [samples, vocab], [tokens, vocab] or [samples, length, vocab]: where the
 // file holds every position and the job wants the last ones, those are taken. Error(kData) where samples, positions or
 // vocab differ from the job's.
-std::unique_ptr<Answers> open_answers(const std::filesystem::path& path, Positions positions,
-                                      const SampleOffsets& offsets, int64_t vocab);
+std::unique_ptr<Reference> open_reference(const std::filesystem::path& path, Positions positions,
+                                          const SampleOffsets& offsets, int64_t vocab);
 
 // With --score: .h5 with `logprobs` and `is_greedy` [scored tokens], as an output of --score has them. Error(kData) for
 // another number than `rows`.
-std::unique_ptr<Answers> open_score_answers(const std::filesystem::path& path, int64_t rows);
+std::unique_ptr<Reference> open_score_reference(const std::filesystem::path& path, int64_t rows);
 
 class Validation : public ResultConsumer {
  public:
-  Validation(std::unique_ptr<Answers> answers, int64_t vocab, double tolerance)
-      : answers_(std::move(answers)), vocab_(vocab), tolerance_(tolerance) {}
+  Validation(std::unique_ptr<Reference> reference, int64_t vocab, double tolerance)
+      : reference_file_(std::move(reference)), vocab_(vocab), tolerance_(tolerance) {}
   void start_over() { sums_ = {}; }  // a benchmark emits the results again
   void take(const ResultRows& rows) override;
   Verdict verdict() const;
@@ -54,7 +54,7 @@ class Validation : public ResultConsumer {
   void take_logits(std::span<const float> ours, std::span<const float> reference);
   void add_difference(float ours, float reference);
 
-  std::unique_ptr<Answers> answers_;
+  std::unique_ptr<Reference> reference_file_;
   int64_t vocab_;
   double tolerance_;
   Verdict sums_;  // mean_kl holds the sum until verdict()

@@ -139,7 +139,7 @@ bool lists_offsets(const JobFrame& job, int rank) {
   const int stages = job.pipeline.size();
   const bool hands_out = (rank + 1) % stages == 0, makes_file = rank + 1 == stages;
   return hands_out &&
-         (needs_offsets(makes_file ? job.options.output : "", job.options.results) || !job.options.answers.empty());
+         (needs_offsets(makes_file ? job.options.output : "", job.options.results) || !job.options.reference.empty());
 }
 
 }  // namespace

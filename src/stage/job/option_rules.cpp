@@ -36,7 +36,7 @@ void check_alone(const OptionGiven& given, const std::string& option, const std:
 void check_hidden(const OptionGiven& given, Options& options) {
   if (options.results.hidden == Hidden::kNone) return;
   check_alone(given, "--hidden", "hidden states", {"--score", "--logits", "--top-logprobs", "--generate", "--prompt"});
-  if (!options.answers.empty())
+  if (!options.reference.empty())
     throw Error(ExitCode::kUsage, "--answers with --hidden: answers are logits or scores, expected no --hidden");
   options.results.positions = options.results.hidden == Hidden::kAll ? Positions::kAll : Positions::kLast;
 }
@@ -45,9 +45,9 @@ void check_hidden(const OptionGiven& given, Options& options) {
 void check_score(const OptionGiven& given, Options& options) {
   if (!options.results.score) return;
   check_alone(given, "--score", "scores", {"--logits", "--top-logprobs", "--generate", "--prompt"});
-  if (!options.answers.empty() && options.answers.extension() != ".h5")
+  if (!options.reference.empty() && options.reference.extension() != ".h5")
     throw Error(ExitCode::kUsage,
-                fmt::format("--answers {} with --score: expected a name ending in .h5", options.answers.string()));
+                fmt::format("--answers {} with --score: expected a name ending in .h5", options.reference.string()));
   options.results.positions = Positions::kAll;
 }
 
@@ -79,14 +79,14 @@ void check_together(const Options& options) {
     throw Error(ExitCode::kUsage, "--resume without --output: nothing would be kept, expected --output");
   if (options.resume && options.benchmark)
     throw Error(ExitCode::kUsage, "--resume with --benchmark: a benchmark keeps nothing, expected one of them");
-  if (options.resume && !options.answers.empty() && options.output.extension() == ".jsonl")
+  if (options.resume && !options.reference.empty() && options.output.extension() == ".jsonl")
     throw Error(
         ExitCode::kUsage,
         "--resume with --answers and a .jsonl output: finished samples are not compared again, expected .bin or "
         ".h5");
   if (options.results.positions == Positions::kNone && options.results.top_k > 0)
     throw Error(ExitCode::kUsage, "--top-logprobs with --logits none: no position has log-probabilities");
-  if (!options.answers.empty() && (options.results.positions == Positions::kNone || options.results.top_k > 0))
+  if (!options.reference.empty() && (options.results.positions == Positions::kNone || options.results.top_k > 0))
     throw Error(ExitCode::kUsage, "--answers compares logits: expected --logits last or all, and no --top-logprobs");
   if (moves_gpu_memory(options.transport) && options.device == DeviceChoice::kCpu)
     throw Error(ExitCode::kUsage, fmt::format("--transport {} with --device cpu: it moves GPU memory, expected "
@@ -119,7 +119,7 @@ void check_kind(const Options& options, bool continues) {
     throw Error(ExitCode::kUsage, fmt::format("--virtual-stages {} in a job that continues texts: a step waits for the "
                                               "one before it, expected a job that scores",
                                               options.virtual_stages));
-  if (!options.answers.empty())
+  if (!options.reference.empty())
     throw Error(ExitCode::kUsage,
                 "--answers with --generate: answers are logits of whole samples, expected no --generate");
   if (options.results.positions != Positions::kLast)
@@ -140,7 +140,7 @@ void check_embeddings(const Options& options) {
     throw Error(ExitCode::kUsage, "--hidden all" + lines + ": an answer has one for each input, expected last or mean");
   if (results.hidden == Hidden::kNone && (results.positions != Positions::kLast || results.top_k > 0))
     throw Error(ExitCode::kUsage, "--logits or --top-logprobs" + lines + ": answers are embeddings, expected neither");
-  if (!options.answers.empty())
+  if (!options.reference.empty())
     throw Error(ExitCode::kUsage, "--answers" + lines + ": answers are logits or scores, expected no --answers");
   if (options.replicas > 1)
     throw Error(ExitCode::kUsage, "--replicas" + lines + ": their answers are lines, expected one pipeline");

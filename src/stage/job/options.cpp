@@ -127,7 +127,7 @@ void add_sample_options(CLI::App& app, Options& options) {
       ->needs(score);
   add_hidden(app, options);
   app.add_option(
-         "--answers", options.answers,
+         "--answers", options.reference,
          "Reference logits (.bin or .h5), or with --score scores (.h5), to compare with: VALID or INVALID (exit "
          "code 1)")
       ->type_name("FILE");

@@ -75,7 +75,7 @@ struct Options {
   std::string generation_config;    // a file, or "none"; empty: the model's own
   bool strict = false;              // a bad batch line ends the job
   std::filesystem::path output;     // empty: no results are written
-  std::filesystem::path answers;
+  std::filesystem::path reference;
   std::filesystem::path report, trace;
   double tolerance = 1e-3;
   int64_t samples = 0;  // 0: all of the input; without an input the parser puts 1024

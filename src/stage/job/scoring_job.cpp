@@ -247,17 +247,17 @@ void ScoringJob::open(const JobPlan& plan) {
                                          plan_.late.samples, plan_.late.layer)));
   const StageLinks links = job_.session->links(Schedule::most_buffers(job_.shape(plan.cut), plan_.micro_batches));
   scorer_.emplace(links, plan_, job_.compute, job_.options.results, !job_.options.trace.empty());
-  open_answers();
+  open_reference();
   open_output();
 }
 
-void ScoringJob::open_answers() {
-  if (!job_.is_last() || job_.options.answers.empty()) return;
+void ScoringJob::open_reference() {
+  if (!job_.is_last() || job_.options.reference.empty()) return;
   const SampleOffsets& offsets = job_.samples->offsets();
   validation_.emplace(
       job_.options.results.score
-          ? open_score_answers(job_.options.answers, offsets.back())
-          : lfm2::open_answers(job_.options.answers, job_.options.results.positions, offsets, job_.config().vocab),
+          ? open_score_reference(job_.options.reference, offsets.back())
+          : lfm2::open_reference(job_.options.reference, job_.options.results.positions, offsets, job_.config().vocab),
       job_.config().vocab, job_.options.tolerance);
 }
 
@@ -300,7 +300,7 @@ void ScoringJob::replay_kept(ResultConsumer& consumer) const {
 }
 
 void ScoringJob::add_kept(JobReport& report) {
-  open_answers();
+  open_reference();
   if (validation_) {
     if (output_ != nullptr) replay_kept(*validation_);
     report.verdict = validation_->verdict();

@@ -38,7 +38,7 @@ class ScoringJob : public Workload {
   JobPlan sizes_of(const std::vector<LayerRange>& cut) const;
   MicroBatches::Size micro_batch_size(int64_t tokens) const;
   PipelineJob pipeline_job(int64_t tokens, int64_t max_target) const;
-  void open_answers();
+  void open_reference();
   void open_output();
   std::vector<int64_t> first_rows_of_replicas() const;
   void replay_kept(ResultConsumer& consumer) const;

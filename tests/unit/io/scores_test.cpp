@@ -177,7 +177,7 @@ TEST_F(ScoreFileTest, DatasetsAndComparisonWithThem) {
   EXPECT_EQ(read_array(folder_ / "o.h5", "bytes").values, (std::vector<double>{7, 2}));
   EXPECT_EQ(read_array(folder_ / "o.h5", "logprobs").dims, (std::vector<int64_t>{5}));
   const auto compare = [&](double tolerance) {
-    Validation validation(open_score_answers(folder_ / "o.h5", 5), 3, tolerance);
+    Validation validation(open_score_reference(folder_ / "o.h5", 5), 3, tolerance);
     validation.take(rows(3, 2));
     validation.take(rows(0, 3));
     return validation.verdict();
@@ -190,7 +190,7 @@ TEST_F(ScoreFileTest, DatasetsAndComparisonWithThem) {
   EXPECT_FALSE(compare(0.4).valid());
   EXPECT_TRUE(compare(0.6).valid());
   EXPECT_EQ(compare(1).top1_equal, 4);
-  expect_error([&] { open_score_answers(folder_ / "o.h5", 6); }, ExitCode::kData, {"logprobs of shape", "6 scored"});
+  expect_error([&] { open_score_reference(folder_ / "o.h5", 6); }, ExitCode::kData, {"logprobs of shape", "6 scored"});
 }
 
 // The sums of a resumed run hold what was finished before.

@@ -18,7 +18,7 @@ class ValidationTest : public testing::Test {
     std::vector<int32_t> file{2, 3};
     for (const float value : {1.0f, 2.5f, -3.0f, 4.0f, 5.0f, 0.1f}) file.push_back(std::bit_cast<int32_t>(value));
     write_values(folder_ / "answers.bin", file);
-    Validation validation(open_answers(folder_ / "answers.bin", Positions::kLast, offsets_, 3), 3, tolerance);
+    Validation validation(open_reference(folder_ / "answers.bin", Positions::kLast, offsets_, 3), 3, tolerance);
     const std::span<const float> rows = ours;
     validation.take({.first = 0, .count = 1, .logits = rows.subspan(0, 3)});
     validation.take({.first = 1, .count = 1, .logits = rows.subspan(3, 3)});
@@ -53,9 +53,9 @@ TEST_F(ValidationTest, NanIsInvalidAtAnyTolerance) {
 
 TEST_F(ValidationTest, AnswersOfAnotherShapeAreRefused) {
   write_values<int32_t>(folder_ / "a.bin", {3, 3});
-  EXPECT_THROW(open_answers(folder_ / "a.bin", Positions::kLast, offsets_, 3), Error);
+  EXPECT_THROW(open_reference(folder_ / "a.bin", Positions::kLast, offsets_, 3), Error);
   write_values<int32_t>(folder_ / "a.bin", {2, 3, 0, 0});
-  EXPECT_THROW(open_answers(folder_ / "a.bin", Positions::kLast, offsets_, 3), Error);
+  EXPECT_THROW(open_reference(folder_ / "a.bin", Positions::kLast, offsets_, 3), Error);
 }
 
 }  // namespace
