@@ -54,7 +54,7 @@ void read_stream(FieldReader& fields, OpenAiRequest& request) {
 }
 
 // The number of top logprobs that come back with each token.
-int32_t top_logprobs_of(const AnswerForm& form, const RequestLimits& limits) {
+int32_t top_logprobs_of(const ResponseForm& form, const RequestLimits& limits) {
   const int32_t wanted = form.log_probs.value_or(0);
   if (wanted > limits.max_top_logprobs)
     throw Error(ExitCode::kData,

@@ -11,8 +11,8 @@
 namespace lfm2 {
 
 // What the answer to a request looks like.
-struct AnswerShape {
-  AnswerForm form = {};
+struct ResponseShape {
+  ResponseForm form = {};
   std::vector<std::string> prompts = {};  // with "echo": the text of each prompt
   bool stream = false;
   bool include_usage = false;  // a stream ends with its usage
@@ -22,7 +22,7 @@ struct AnswerShape {
   int32_t choices = 1;         // of each prompt
 };
 
-struct OpenAiRequest : AnswerShape {
+struct OpenAiRequest : ResponseShape {
   std::vector<Request> requests = {};  // one for each choice of each prompt, prompt by prompt; without their numbers
   std::optional<uint64_t> fresh_seed = {};  // that the first prompt draws by
 };

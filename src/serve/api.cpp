@@ -240,8 +240,8 @@ void Api::begin(const Unread& unread) {
   if (request.fresh_seed) unread.responder.note_seed(*request.fresh_seed);
   const int32_t first = live_.reserve(static_cast<int32_t>(request.requests.size()));
   std::string id = fmt::format("{}-{:x}-{}", chat ? "chatcmpl" : "cmpl", model_.started(), first);
-  AnswerFacts facts{settings_.model_name, static_cast<int64_t>(now),
-                    lines.text != nullptr ? &lines.text->tokenizer() : nullptr};
+  ResponseFacts facts{settings_.model_name, static_cast<int64_t>(now),
+                      lines.text != nullptr ? &lines.text->tokenizer() : nullptr};
   auto builder = std::make_unique<CompletionBuilder>(request, std::move(id), std::move(facts), tool_tokens_,
                                                      settings_.limits.max_scored);
   begin(unread, first, std::move(builder), std::move(request.requests));
@@ -255,14 +255,14 @@ void Api::begin_embeddings(const Unread& unread) {
   begin(unread, first, std::move(builder), std::move(request.requests));
 }
 
-void Api::begin(const Unread& unread, int32_t first, std::unique_ptr<AnswerBuilder> builder,
+void Api::begin(const Unread& unread, int32_t first, std::unique_ptr<ResponseBuilder> builder,
                 std::vector<Request> requests) {
   for (size_t i = 0; i < requests.size(); ++i) requests[i].sample = first + static_cast<int32_t>(i);
-  auto answer = std::make_shared<OpenAnswer>(std::move(builder), first, static_cast<int32_t>(requests.size()),
-                                             unread.responder, Clock::now() + settings_.request_timeout);
+  auto answer = std::make_shared<PendingResponse>(std::move(builder), first, static_cast<int32_t>(requests.size()),
+                                                  unread.responder, Clock::now() + settings_.request_timeout);
   {
     const std::lock_guard lock(mutex_);
-    open_.answering[first] = std::move(answer);
+    open_.responses[first] = std::move(answer);
   }
   const LiveRequests::Added added = live_.add(std::move(requests));
   if (added != LiveRequests::Added::kYes) {
@@ -288,76 +288,76 @@ void Api::write_answers() {
     end_late();
   }
   const std::lock_guard lock(mutex_);
-  for (auto& [first, answering] : open_.answering) {
+  for (auto& [first, response] : open_.responses) {
     ++metrics_.requests_failed;
-    answering->fail(503, "the server is ending");
+    response->fail(503, "the server is ending");
   }
-  open_.answering.clear();
+  open_.responses.clear();
 }
 
-std::shared_ptr<OpenAnswer> Api::find(int32_t sample) {
+std::shared_ptr<PendingResponse> Api::find(int32_t sample) {
   const std::lock_guard lock(mutex_);
-  auto behind = open_.answering.upper_bound(sample);
-  if (behind == open_.answering.begin()) return nullptr;
+  auto behind = open_.responses.upper_bound(sample);
+  if (behind == open_.responses.begin()) return nullptr;
   --behind;
   return sample < behind->first + behind->second->samples() ? behind->second : nullptr;
 }
 
 void Api::forget(int32_t first_sample) {
-  std::shared_ptr<OpenAnswer> forgotten;  // its responder may call back: not under the lock
+  std::shared_ptr<PendingResponse> forgotten;  // its responder may call back: not under the lock
   const std::lock_guard lock(mutex_);
-  if (const auto found = open_.answering.find(first_sample); found != open_.answering.end()) {
+  if (const auto found = open_.responses.find(first_sample); found != open_.responses.end()) {
     forgotten = std::move(found->second);
-    open_.answering.erase(found);
+    open_.responses.erase(found);
   }
 }
 
 // Ends an answer whose samples have not ended: with an error, or with status 0 because nobody wants it.
-void Api::break_off(OpenAnswer& answering, int status, std::string_view why) {
+void Api::break_off(PendingResponse& response, int status, std::string_view why) {
   ++(status == 0 ? metrics_.requests_aborted : metrics_.requests_failed);
-  for (int32_t i = 0; i < answering.samples(); ++i) live_.take_back(answering.first_sample() + i);
-  if (status != 0) answering.fail(status, why);
-  forget(answering.first_sample());
+  for (int32_t i = 0; i < response.samples(); ++i) live_.take_back(response.first_sample() + i);
+  if (status != 0) response.fail(status, why);
+  forget(response.first_sample());
 }
 
 void Api::hand_out(const std::vector<Drawn>& tokens) {
   for (const Drawn& one : tokens) {
-    const std::shared_ptr<OpenAnswer> answering = find(one.sample);
-    if (answering == nullptr) continue;
+    const std::shared_ptr<PendingResponse> response = find(one.sample);
+    if (response == nullptr) continue;
     bool wanted = false;
     try {
       if (one.token.ends == FinishReason::kError) throw Error(ExitCode::kSoftware, kNotFiniteError);
-      wanted = answering->take(one);
+      wanted = response->take(one);
     } catch (const std::exception& error) {
-      break_off(*answering, status_of(error), words_of(error));
+      break_off(*response, status_of(error), words_of(error));
       continue;
     }
-    if (answering->done()) {
-      forget(answering->first_sample());
-      if (answering->large()) {
+    if (response->done()) {
+      forget(response->first_sample());
+      if (response->large()) {
         const std::lock_guard lock(mutex_);
-        open_.large.push_back(answering);
+        open_.large.push_back(response);
         any_large_.notify_one();
       } else {
-        finish(*answering);
+        finish(*response);
       }
     } else if (!wanted) {
-      break_off(*answering, 0, "");
+      break_off(*response, 0, "");
     }
   }
 }
 
-void Api::finish(OpenAnswer& answering) {
+void Api::finish(PendingResponse& response) {
   try {
-    if (!answering.finish()) {
-      ++(answering.gone() ? metrics_.requests_aborted : metrics_.requests_failed);
+    if (!response.finish()) {
+      ++(response.gone() ? metrics_.requests_aborted : metrics_.requests_failed);
       return;
     }
     ++metrics_.requests_completed;
-    metrics_.request_seconds.observe(std::chrono::duration<double>(Clock::now() - answering.begin()).count());
+    metrics_.request_seconds.observe(std::chrono::duration<double>(Clock::now() - response.begin()).count());
   } catch (const std::exception& error) {  // as no memory for its text
     ++metrics_.requests_failed;
-    answering.fail(500, words_of(error));
+    response.fail(500, words_of(error));
   }
 }
 
@@ -366,10 +366,10 @@ void Api::write_large_answers() {
     std::unique_lock lock(mutex_);
     any_large_.wait(lock, [&] { return open_.large_end || !open_.large.empty(); });
     if (open_.large.empty()) return;
-    const std::shared_ptr<OpenAnswer> answering = std::move(open_.large.front());
+    const std::shared_ptr<PendingResponse> response = std::move(open_.large.front());
     open_.large.pop_front();
     lock.unlock();
-    finish(*answering);
+    finish(*response);
   }
 }
 
@@ -380,21 +380,21 @@ void Api::drop_gone() {
     gone.swap(open_.gone);
   }
   for (const int32_t first : gone) {
-    const std::shared_ptr<OpenAnswer> answering = find(first);
-    if (answering != nullptr && answering->first_sample() == first) break_off(*answering, 0, "");
+    const std::shared_ptr<PendingResponse> response = find(first);
+    if (response != nullptr && response->first_sample() == first) break_off(*response, 0, "");
   }
 }
 
 void Api::end_late() {
-  std::vector<std::shared_ptr<OpenAnswer>> late;
+  std::vector<std::shared_ptr<PendingResponse>> late;
   {
     const Clock::time_point now = Clock::now();
     const std::lock_guard lock(mutex_);
-    for (const auto& [first, answering] : open_.answering)
-      if (answering->deadline() <= now) late.push_back(answering);
+    for (const auto& [first, response] : open_.responses)
+      if (response->deadline() <= now) late.push_back(response);
   }
-  for (const std::shared_ptr<OpenAnswer>& answering : late)
-    break_off(*answering, 504, fmt::format("no end after {} s", settings_.request_timeout.count()));
+  for (const std::shared_ptr<PendingResponse>& response : late)
+    break_off(*response, 504, fmt::format("no end after {} s", settings_.request_timeout.count()));
 }
 
 }  // namespace lfm2::serve

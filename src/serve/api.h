@@ -11,12 +11,12 @@
 #include <string>
 #include <thread>
 
-#include "openai/model_answers.h"
+#include "openai/model_info.h"
 #include "openai/openai_request.h"
 #include "serve/http/router.h"
 #include "serve/listener.h"
 #include "serve/live_requests.h"
-#include "serve/open_answer.h"
+#include "serve/pending_response.h"
 
 namespace lfm2::serve {
 
@@ -60,34 +60,34 @@ class Api {
   void log_body(const http::Request& request) const;
   void begin(const Unread& unread);
   void begin_embeddings(const Unread& unread);
-  void begin(const Unread& unread, int32_t first, std::unique_ptr<AnswerBuilder> builder,
+  void begin(const Unread& unread, int32_t first, std::unique_ptr<ResponseBuilder> builder,
              std::vector<Request> requests);
   void write_answers();
   void write_large_answers();
   void hand_out(const std::vector<Drawn>& tokens);
-  void finish(OpenAnswer& answer);
+  void finish(PendingResponse& answer);
   void drop_gone();
   void end_late();
   void forget(int32_t first_sample);
-  void break_off(OpenAnswer& answer, int status, std::string_view why);
-  std::shared_ptr<OpenAnswer> find(int32_t sample);
+  void break_off(PendingResponse& answer, int status, std::string_view why);
+  std::shared_ptr<PendingResponse> find(int32_t sample);
 
   const ApiSettings settings_;
   LiveRequests& live_;
   Metrics& metrics_;
   Listener& listener_;
   const ToolTokens tool_tokens_;
-  const ModelAnswers model_;
+  const ModelInfo model_;
   http::Router router_;
 
   std::mutex mutex_;
   std::condition_variable any_unread_, any_large_;
   struct {
     std::deque<Unread> unread, unread_large;
-    std::map<int32_t, std::shared_ptr<OpenAnswer>> answering;  // by the first sample
-    std::vector<int32_t> gone;                                 // first samples
-    std::deque<std::shared_ptr<OpenAnswer>> large;             // done, and still to be written
-    std::atomic<bool> reading_ends = false;                    // also what is being read ends
+    std::map<int32_t, std::shared_ptr<PendingResponse>> responses;  // by the first sample
+    std::vector<int32_t> gone;                                      // first samples
+    std::deque<std::shared_ptr<PendingResponse>> large;             // done, and still to be written
+    std::atomic<bool> reading_ends = false;                         // also what is being read ends
     bool writing_ends = false, large_end = false;
   } open_;  // guarded by mutex_
 

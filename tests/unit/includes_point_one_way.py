@@ -132,7 +132,7 @@ WRONG = {
     "weights-tools/model/m.cpp": '#include "weights-tools/commands/commands.h"',
     "src/openai/t.cpp": '#include "stage/pipeline/step.h"',
     "src/openai/u.cpp": '#include "serve/http/message.h"',
-    "src/stage/generation/v.cpp": '#include "openai/answers.h"',
+    "src/stage/generation/v.cpp": '#include "openai/response.h"',
     "src/text/o.cpp": '#include "stage/model/stage.h"',
     "src/base/p.cpp": "#include <pcre2.h>",
     "src/serve/http/q.cpp": '#include "stage/model/stage.h"',

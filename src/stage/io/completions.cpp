@@ -4,7 +4,7 @@
 #include <array>
 
 #include "base/checked_file.h"
-#include "openai/answers.h"
+#include "openai/response.h"
 #include "stage/hdf5/h5.h"
 
 namespace lfm2 {
@@ -50,16 +50,16 @@ class JsonlCompletions : public AppendedCompletions {
     const auto sample = static_cast<size_t>(completion.sample);
     if (sample % SampleNames::kPiece == 0) job_.names->rest();
     const std::string_view name = job_.names->empty() ? std::string_view() : (*job_.names)[sample];
-    const AnswerForm form = AnswerForm::from_word(completion.tag);
-    std::string line = is_batch_form(form.form) ? batch_answer(completion, form, name, facts_)
-                                                : plain_answer(completion, form, name, job_.tokenizer);
+    const ResponseForm form = ResponseForm::from_word(completion.tag);
+    std::string line = is_batch_form(form.form) ? batch_response(completion, form, name, facts_)
+                                                : plain_response(completion, form, name, job_.tokenizer);
     line += '\n';
     append(completion, std::as_bytes(std::span(line)));
   }
   void commit() override { commit_in_order(partial_, job_.pulse); }
 
  private:
-  const AnswerFacts facts_{job_.facts.model_type, job_.facts.created, job_.tokenizer};
+  const ResponseFacts facts_{job_.facts.model_type, job_.facts.created, job_.tokenizer};
 };
 
 // Appends each completion as its reason, its number of tokens and its lists; commit() makes the HDF5 file of them.

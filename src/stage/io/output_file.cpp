@@ -14,7 +14,7 @@
 
 #include "base/checked_file.h"
 #include "base/json/json.h"
-#include "openai/answers.h"
+#include "openai/response.h"
 #include "stage/hdf5/h5.h"
 #include "stage/io/row_places.h"
 #include "stage/io/scores.h"
@@ -179,7 +179,7 @@ class RowsOutput : public OutputFile, private RowTaker {
 
 // One object a sample: "id" (the input's, else its number), then "logits", "hidden", or "top_ids" and "top_logprobs":
 // of the last position a list, of all positions a list of lists. With --score a ScoreLine, of /v1/embeddings an
-// EmbeddingAnswer.
+// EmbeddingResponse.
 class JsonlOutput : public OutputFile {
  public:
   JsonlOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
@@ -286,7 +286,7 @@ class JsonlOutput : public OutputFile {
   std::string lines_;                // of samples not yet said to be finished
   std::string first_, second_;       // the current sample's values so far
   ScoreLine scores_;                 // the same with --score
-  EmbeddingAnswer embeddings_;       // the same of a line of /v1/embeddings
+  EmbeddingResponse embeddings_;     // the same of a line of /v1/embeddings
   std::vector<JournalRecord> kept_;  // --score: where an earlier run has left lines
 };
 

@@ -29,7 +29,7 @@ void GenerationJob::answer_errors(const std::vector<CompletionConsumer*>& consum
     if (job_.kept.holds(errors.sample(at))) continue;
     Completion completion;
     completion.sample = errors.sample(at);
-    completion.tag = AnswerForm{LineForm::kCompletion}.to_word();
+    completion.tag = ResponseForm{LineForm::kCompletion}.to_word();
     completion.error = errors.text(at);
     for (CompletionConsumer* consumer : consumers) consumer->take(completion);
   }

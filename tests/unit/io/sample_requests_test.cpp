@@ -31,7 +31,7 @@ TEST(SampleRequestsTest, DefaultsByForm) {
     EXPECT_EQ(request.rule.top_p, expected.rule.top_p);
     EXPECT_EQ(request.rule.seed, 3u);
     EXPECT_EQ(request.eos_tokens, expected.eos_tokens);
-    const AnswerForm answer = AnswerForm::from_word(request.tag);
+    const ResponseForm answer = ResponseForm::from_word(request.tag);
     EXPECT_EQ(answer.form, form);
     // A batch line has the log-probabilities that it asks for, whatever --top-logprobs says.
     EXPECT_EQ(answer.log_probs, is_batch_form(form) ? std::nullopt : std::optional<int32_t>(5));
@@ -66,7 +66,7 @@ TEST(SampleRequestsTest, FieldsGoBeforeDefaults) {
   EXPECT_EQ(edits_of(request), (std::vector<LogitEdit>{{4, -1.0f}, {7, 0}, {9, 0}, {8, 0}}));  // biases, then ends
   EXPECT_EQ(request.rule.top_k, 0);
   EXPECT_EQ(request.rule.seed, 0u);
-  EXPECT_EQ(AnswerForm::from_word(request.tag).log_probs, 0);
+  EXPECT_EQ(ResponseForm::from_word(request.tag).log_probs, 0);
   EXPECT_EQ(request.eos_tokens, (std::vector<int32_t>{7, 9, 8}));
   // Without the model's ends, those of the line stay.
   EXPECT_EQ(request_by_rules(some_defaults(), {.ignore_eos = true, .stop_token_ids = {9}}, 0).eos_tokens,

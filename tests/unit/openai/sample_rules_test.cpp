@@ -73,11 +73,11 @@ TEST(RuleTableTest, WithoutRules) {
   EXPECT_EQ(table[12345], SampleRules{});
 }
 
-TEST(AnswerFormTest, GoesThroughAWord) {
+TEST(ResponseFormTest, GoesThroughAWord) {
   for (const LineForm form : {LineForm::kIds, LineForm::kText, LineForm::kPrompt, LineForm::kMessages,
                               LineForm::kCompletion, LineForm::kChatCompletion})
     for (const std::optional<int32_t> log_probs : {std::optional<int32_t>(), {0}, {1}, {1024}, {1 << 20}}) {
-      const AnswerForm back = AnswerForm::from_word(AnswerForm{form, log_probs}.to_word());
+      const ResponseForm back = ResponseForm::from_word(ResponseForm{form, log_probs}.to_word());
       EXPECT_EQ(back.form, form);
       EXPECT_EQ(back.log_probs, log_probs);
     }

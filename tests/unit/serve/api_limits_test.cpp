@@ -36,7 +36,7 @@ TEST_F(ApiTest, LargeAnswers) {
   std::vector<std::thread> clients;
   for (size_t client = 0; client < 4; ++client)
     clients.emplace_back([&, client] {
-      const size_t tokens = 40'000 + client;  // more than kLargeAnswer
+      const size_t tokens = 40'000 + client;  // more than kLargeResponse
       const HttpReply reply = echoed(tokens);
       ASSERT_EQ(reply.status, 200) << reply.body;
       const Json probs = parse_json(reply.body, "answer")["choices"][0]["logprobs"];

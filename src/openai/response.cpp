@@ -1,4 +1,4 @@
-#include "openai/answers.h"
+#include "openai/response.h"
 
 #include <fmt/format.h>
 
@@ -154,7 +154,7 @@ class CompletionLogProbs {
   OrderedJson tokens_ = OrderedJson::array(), own_ = OrderedJson::array(), top_ = OrderedJson::array();
 };
 
-OrderedJson choice_of(const Completion& completion, const AnswerForm& form, const Tokenizer* tokenizer) {
+OrderedJson choice_of(const Completion& completion, const ResponseForm& form, const Tokenizer* tokenizer) {
   const std::string prompt = tokenizer != nullptr && form.echo ? text_of(*tokenizer, completion.prompt_ids) : "";
   const std::string text =
       prompt + (tokenizer != nullptr ? text_of(*tokenizer, completion.token_ids, completion.text_bytes) : "");
@@ -169,7 +169,7 @@ OrderedJson choice_of(const Completion& completion, const AnswerForm& form, cons
   return choice;
 }
 
-OrderedJson body_of(const Completion& completion, const AnswerForm& form, const AnswerFacts& facts) {
+OrderedJson body_of(const Completion& completion, const ResponseForm& form, const ResponseFacts& facts) {
   OrderedJson choices = OrderedJson::array({choice_of(completion, form, facts.tokenizer)});
   auto tokens = static_cast<int64_t>(completion.token_ids.size());
   for (const Completion& other : completion.others) {
@@ -177,12 +177,12 @@ OrderedJson body_of(const Completion& completion, const AnswerForm& form, const 
     tokens += static_cast<int64_t>(other.token_ids.size());
   }
   const char* kind = form.form == LineForm::kChatCompletion ? "chatcmpl" : "cmpl";
-  return answer_body(fmt::format("{}-{}", kind, completion.sample), std::move(choices), form, facts,
-                     usage_json(completion.prompt_tokens, tokens));
+  return response_body(fmt::format("{}-{}", kind, completion.sample), std::move(choices), form, facts,
+                       usage_json(completion.prompt_tokens, tokens));
 }
 
 // The fields of one choice, without the braces around them.
-void append_choice(std::string& line, const Completion& completion, const AnswerForm& form,
+void append_choice(std::string& line, const Completion& completion, const ResponseForm& form,
                    const Tokenizer* tokenizer) {
   line += "\"token_ids\":[";
   append_values(line, std::span(completion.token_ids));
@@ -232,7 +232,7 @@ void TokenOffsets::end() {
   if (decoder_) before_ += characters_of(decoder_->flush());
 }
 
-OrderedJson log_probs_json(const Completion& completion, const AnswerForm& form, const Tokenizer* tokenizer,
+OrderedJson log_probs_json(const Completion& completion, const ResponseForm& form, const Tokenizer* tokenizer,
                            TokenOffsets& offsets) {
   if (!form.log_probs) return nullptr;
   const auto wanted = static_cast<size_t>(*form.log_probs);
@@ -247,8 +247,8 @@ OrderedJson usage_json(int64_t prompt_tokens, int64_t tokens) {
   return {{"prompt_tokens", prompt_tokens}, {"completion_tokens", tokens}, {"total_tokens", prompt_tokens + tokens}};
 }
 
-OrderedJson answer_body(const std::string& id, OrderedJson choices, const AnswerForm& form, const AnswerFacts& facts,
-                        OrderedJson usage) {
+OrderedJson response_body(const std::string& id, OrderedJson choices, const ResponseForm& form,
+                          const ResponseFacts& facts, OrderedJson usage) {
   return {{"id", id},
           {"object", form.form == LineForm::kChatCompletion ? "chat.completion" : "text_completion"},
           {"created", facts.created},
@@ -257,8 +257,8 @@ OrderedJson answer_body(const std::string& id, OrderedJson choices, const Answer
           {"usage", std::move(usage)}};
 }
 
-std::string plain_answer(const Completion& completion, const AnswerForm& form, std::string_view name,
-                         const Tokenizer* tokenizer) {
+std::string plain_response(const Completion& completion, const ResponseForm& form, std::string_view name,
+                           const Tokenizer* tokenizer) {
   std::string line = fmt::format("{{\"id\":{},", name.empty() ? std::to_string(completion.sample) : std::string(name));
   if (completion.others.empty()) {
     append_choice(line, completion, form, tokenizer);
@@ -308,8 +308,8 @@ std::string base64_of(std::span<const float> values) {
 
 }  // namespace
 
-std::string batch_answer(const Completion& completion, const AnswerForm& form, std::string_view name,
-                         const AnswerFacts& facts) {
+std::string batch_response(const Completion& completion, const ResponseForm& form, std::string_view name,
+                           const ResponseFacts& facts) {
   const Completion* faulty = &completion;  // the first choice that has an error: there is one answer to all
   for (const Completion& other : completion.others)
     if (faulty->error.empty()) faulty = &other;
@@ -318,7 +318,7 @@ std::string batch_answer(const Completion& completion, const AnswerForm& form, s
                      faulty->reason == FinishReason::kError ? kFailed : kRefused);
 }
 
-void EmbeddingAnswer::add(std::span<const float> state, bool base64) {
+void EmbeddingResponse::add(std::span<const float> state, bool base64) {
   double squares = 0;
   for (const float value : state) not_finite_ = not_finite_ || !std::isfinite(value);
   for (const float value : state) squares += static_cast<double>(value) * static_cast<double>(value);
@@ -337,7 +337,7 @@ void EmbeddingAnswer::add(std::span<const float> state, bool base64) {
   data_ += '}';
 }
 
-std::string EmbeddingAnswer::take_body(std::string_view model, int64_t tokens) {
+std::string EmbeddingResponse::take_body(std::string_view model, int64_t tokens) {
   std::string body = fmt::format(
       "{{\"object\":\"list\",\"data\":[{}],\"model\":{},\"usage\":{{\"prompt_tokens\":{},\"total_tokens\":{}}}}}",
       data_, json_string(model), tokens, tokens);
@@ -347,8 +347,8 @@ std::string EmbeddingAnswer::take_body(std::string_view model, int64_t tokens) {
   return body;
 }
 
-std::string EmbeddingAnswer::take(int64_t sample, std::string_view name, std::string_view model, int64_t tokens,
-                                  std::string_view refused) {
+std::string EmbeddingResponse::take(int64_t sample, std::string_view name, std::string_view model, int64_t tokens,
+                                    std::string_view refused) {
   const bool failed = not_finite_ && refused.empty();
   const std::string body = take_body(model, tokens);
   return batch_frame(sample, name, body, failed ? kNotFiniteError : refused, failed ? kFailed : kRefused) + '\n';

@@ -1,5 +1,5 @@
 // A completion as a line: as this program writes it, and as OpenAI's batches do.
-#include "openai/answers.h"
+#include "openai/response.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 namespace lfm2::test {
 namespace {
 
-class AnswersTest : public testing::Test {
+class ResponseTest : public testing::Test {
  protected:
   std::vector<int32_t> ids_of(const std::string& text) const {
     std::vector<int32_t> ids;
@@ -34,53 +34,53 @@ class AnswersTest : public testing::Test {
     return made;
   }
   // parse_json refuses keys that stand twice and text that is no UTF-8.
-  Json batch(const Completion& completion, const AnswerForm& form, std::string_view name = "\"a\"") const {
-    const std::string line = batch_answer(completion, form, name, facts_);
+  Json batch(const Completion& completion, const ResponseForm& form, std::string_view name = "\"a\"") const {
+    const std::string line = batch_response(completion, form, name, facts_);
     EXPECT_EQ(line.find('\n'), std::string::npos);
     return parse_json(line, "answer");
   }
 
   Tokenizer tokenizer_ = Tokenizer::parse(read_bytes(golden_dir() / "text/tokenizer.json"), "tokenizer.json");
-  AnswerFacts facts_{.model = "lfm2", .created = 1234, .tokenizer = &tokenizer_};
+  ResponseFacts facts_{.model = "lfm2", .created = 1234, .tokenizer = &tokenizer_};
 };
 
-TEST_F(AnswersTest, Plain) {
+TEST_F(ResponseTest, Plain) {
   facts_.tokenizer = nullptr;
   const Completion made = completion({6, 9});
-  EXPECT_EQ(plain_answer(made, {}, "", facts_.tokenizer), R"({"id":5,"token_ids":[6,9],"finish_reason":"stop"})");
-  EXPECT_EQ(plain_answer(made, {LineForm::kIds, 0}, "\"x\"", facts_.tokenizer),
+  EXPECT_EQ(plain_response(made, {}, "", facts_.tokenizer), R"({"id":5,"token_ids":[6,9],"finish_reason":"stop"})");
+  EXPECT_EQ(plain_response(made, {LineForm::kIds, 0}, "\"x\"", facts_.tokenizer),
             R"({"id":"x","token_ids":[6,9],"finish_reason":"stop","logprobs":[-0.5,-0.5]})");
-  EXPECT_EQ(plain_answer(made, {LineForm::kIds, 1}, "7", facts_.tokenizer),
+  EXPECT_EQ(plain_response(made, {LineForm::kIds, 1}, "7", facts_.tokenizer),
             R"({"id":7,"token_ids":[6,9],"finish_reason":"stop","logprobs":[-0.5,-0.5],"top_ids":[[6],[9]],)"
             R"("top_logprobs":[[-0.5],[-0.5]]})");
   // No more than there are.
-  EXPECT_EQ(plain_answer(made, {LineForm::kIds, 9}, "7", facts_.tokenizer),
+  EXPECT_EQ(plain_response(made, {LineForm::kIds, 9}, "7", facts_.tokenizer),
             R"({"id":7,"token_ids":[6,9],"finish_reason":"stop","logprobs":[-0.5,-0.5],"top_ids":[[6,5],[9,8]],)"
             R"("top_logprobs":[[-0.5,-2],[-0.5,-2]]})");
 }
 
-TEST_F(AnswersTest, PlainWithText) {
+TEST_F(ResponseTest, PlainWithText) {
   std::vector<int32_t> ids = ids_of("a \"b\"\n日é");
   ids.push_back(4);  // <|im_end|> is no text
-  const Json line = parse_json(plain_answer(completion(ids), {LineForm::kPrompt}, "", facts_.tokenizer), "answer");
+  const Json line = parse_json(plain_response(completion(ids), {LineForm::kPrompt}, "", facts_.tokenizer), "answer");
   EXPECT_EQ(line["text"], "a \"b\"\n日é");
   EXPECT_EQ(line["token_ids"], ids);
   ids = ids_of("é");
   ASSERT_EQ(ids_of("\xc3").size(), 1u);
-  EXPECT_EQ(parse_json(plain_answer(completion(ids_of("\xc3x\xff")), {}, "", facts_.tokenizer), "answer")["text"],
+  EXPECT_EQ(parse_json(plain_response(completion(ids_of("\xc3x\xff")), {}, "", facts_.tokenizer), "answer")["text"],
             "\ufffdx\ufffd");
 }
 
-TEST_F(AnswersTest, TextsEndBeforeTheirStopText) {
+TEST_F(ResponseTest, TextsEndBeforeTheirStopText) {
   Completion made = completion(ids_of("one two"));
   made.text_bytes = 4;
-  EXPECT_EQ(parse_json(plain_answer(made, {}, "", facts_.tokenizer), "answer")["text"], "one ");
+  EXPECT_EQ(parse_json(plain_response(made, {}, "", facts_.tokenizer), "answer")["text"], "one ");
   EXPECT_EQ(batch(made, {LineForm::kChatCompletion})["response"]["body"]["choices"][0]["message"]["content"], "one ");
   EXPECT_EQ(batch(made, {LineForm::kCompletion})["response"]["body"]["choices"][0]["text"], "one ");
 }
 
 // Several draws from one prompt are one line.
-TEST_F(AnswersTest, Choices) {
+TEST_F(ResponseTest, Choices) {
   Completion made = completion(ids_of("hi"));
   made.others = {completion(ids_of("there")), completion({6, 9})};
   for (int32_t i = 0; i < 2; ++i) made.others[static_cast<size_t>(i)].choice = i + 1;
@@ -99,12 +99,12 @@ TEST_F(AnswersTest, Choices) {
   facts_.tokenizer = nullptr;
   made = completion({1});
   made.others = {completion({2})};
-  EXPECT_EQ(plain_answer(made, {LineForm::kIds, 0}, "\"x\"", facts_.tokenizer),
+  EXPECT_EQ(plain_response(made, {LineForm::kIds, 0}, "\"x\"", facts_.tokenizer),
             R"({"id":"x","choices":[{"token_ids":[1],"finish_reason":"stop","logprobs":[-0.5]},)"
             R"({"token_ids":[2],"finish_reason":"stop","logprobs":[-0.5]}]})");
 }
 
-TEST_F(AnswersTest, Chat) {
+TEST_F(ResponseTest, Chat) {
   const std::vector<int32_t> ids = ids_of("hi");
   const Json line = batch(completion(ids), {LineForm::kChatCompletion});
   const auto tokens = static_cast<int64_t>(ids.size());
@@ -129,14 +129,14 @@ TEST_F(AnswersTest, Chat) {
   EXPECT_EQ(line, expected);
 }
 
-TEST_F(AnswersTest, CompletionsBody) {
+TEST_F(ResponseTest, CompletionsBody) {
   const Json body = batch(completion(ids_of("hi")), {LineForm::kCompletion})["response"]["body"];
   EXPECT_EQ(body["id"], "cmpl-5");
   EXPECT_EQ(body["object"], "text_completion");
   EXPECT_EQ(body["choices"][0], (Json{{"index", 0}, {"text", "hi"}, {"logprobs", nullptr}, {"finish_reason", "stop"}}));
 }
 
-TEST_F(AnswersTest, ChatLogProbabilities) {
+TEST_F(ResponseTest, ChatLogProbabilities) {
   const std::vector<int32_t> ids = ids_of("\xc3x");
   const Json content =
       batch(completion(ids), {LineForm::kChatCompletion, 2})["response"]["body"]["choices"][0]["logprobs"]["content"];
@@ -152,7 +152,7 @@ TEST_F(AnswersTest, ChatLogProbabilities) {
   EXPECT_EQ(none[0]["top_logprobs"], Json::array());
 }
 
-TEST_F(AnswersTest, CompletionsLogProbabilities) {
+TEST_F(ResponseTest, CompletionsLogProbabilities) {
   // Parts of a character, a whole one, a special token, an id without a token.
   std::vector<int32_t> ids = ids_of("\xe6\x97\xa5");
   ids.clear();
@@ -173,7 +173,7 @@ TEST_F(AnswersTest, CompletionsLogProbabilities) {
 }
 
 // A part of a character that is never completed is a character of the text.
-TEST_F(AnswersTest, OffsetsBehindTornCharacters) {
+TEST_F(ResponseTest, OffsetsBehindTornCharacters) {
   const auto id = [&](const char* text) { return ids_of(text).at(0); };
   const std::vector<int32_t> ids{id("x"), id("\xc2"), id("y"), id("\xc3"), 4, id("\xa9"), id("z")};
   const Json choice = batch(completion(ids), {LineForm::kCompletion, 0})["response"]["body"]["choices"][0];
@@ -181,7 +181,7 @@ TEST_F(AnswersTest, OffsetsBehindTornCharacters) {
   EXPECT_EQ(choice["logprobs"]["text_offset"], (Json{0, 1, 2, 3, 3, 3, 4}));
 }
 
-TEST_F(AnswersTest, OffsetsOfPiecesAreThoseOfTheWhole) {
+TEST_F(ResponseTest, OffsetsOfPiecesAreThoseOfTheWhole) {
   std::vector<int32_t> ids = ids_of("x日y");
   const auto id = [&](const char* text) { return ids_of(text).at(0); };
   for (const int32_t one : {id("\xc2"), id("y"), id("\xc3"), 4, id("\xa9"), id("z")}) ids.push_back(one);
@@ -195,14 +195,14 @@ TEST_F(AnswersTest, OffsetsOfPiecesAreThoseOfTheWhole) {
 }
 
 // The prompt stands before the answer, in the text and in the lists; nothing says how likely its first token is.
-TEST_F(AnswersTest, EchoedPrompts) {
+TEST_F(ResponseTest, EchoedPrompts) {
   Completion made = completion(ids_of("d"));
   made.prompt_ids = ids_of("bc");
   ASSERT_EQ(made.prompt_ids.size(), 2u);
   made.prompt = {.log_probs = {-3}, .top_ids = {made.token_ids[0], 7}, .top_log_probs = {-1, -2}};
-  AnswerForm form{LineForm::kCompletion, 1, true};
-  EXPECT_EQ(AnswerForm::from_word(form.to_word()).echo, true);
-  EXPECT_EQ(AnswerForm::from_word(form.to_word()).log_probs, 1);
+  ResponseForm form{LineForm::kCompletion, 1, true};
+  EXPECT_EQ(ResponseForm::from_word(form.to_word()).echo, true);
+  EXPECT_EQ(ResponseForm::from_word(form.to_word()).log_probs, 1);
   Json choice = batch(made, form)["response"]["body"]["choices"][0];
   EXPECT_EQ(choice["text"], "bcd");
   Json probs = choice["logprobs"];
@@ -225,7 +225,7 @@ TEST_F(AnswersTest, EchoedPrompts) {
 }
 
 // Of two tokens of one text the likelier stays, and no key stands twice.
-TEST_F(AnswersTest, TokensOfOneText) {
+TEST_F(ResponseTest, TokensOfOneText) {
   Completion made = completion({ids_of("x").at(0)});
   made.top_ids[1] = made.top_ids[0];
   const Json probs =
@@ -233,7 +233,7 @@ TEST_F(AnswersTest, TokensOfOneText) {
   EXPECT_EQ(probs, (Json::array({Json{{"x", -0.5}}})));
 }
 
-TEST_F(AnswersTest, BatchWithoutATokenizer) {
+TEST_F(ResponseTest, BatchWithoutATokenizer) {
   facts_.tokenizer = nullptr;
   const Json choice = batch(completion({6, 9}), {LineForm::kCompletion, 1})["response"]["body"]["choices"][0];
   EXPECT_EQ(choice["text"], "");
@@ -245,8 +245,8 @@ TEST_F(AnswersTest, BatchWithoutATokenizer) {
   EXPECT_EQ(content[0]["bytes"], nullptr);
 }
 
-TEST_F(AnswersTest, Embeddings) {
-  EmbeddingAnswer answer;
+TEST_F(ResponseTest, Embeddings) {
+  EmbeddingResponse answer;
   answer.add(std::vector<float>{3, -4}, false);
   answer.add(std::vector<float>{0, 0}, false);
   EXPECT_EQ(
@@ -272,7 +272,7 @@ TEST_F(AnswersTest, Embeddings) {
   EXPECT_EQ(refused["error"]["message"], "line 3: wrong");
 }
 
-TEST_F(AnswersTest, Errors) {
+TEST_F(ResponseTest, Errors) {
   Completion made;
   made.sample = 7;
   made.error = "line 8: \"n\" is \xff";

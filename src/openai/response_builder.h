@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "openai/answers.h"
 #include "openai/openai_request.h"
+#include "openai/response.h"
 #include "openai/tool_calls.h"
 #include "text/answer_stream.h"
 
@@ -17,11 +17,11 @@ namespace lfm2 {
 class TextModel;
 
 // Numbers of an answer, such as log-probabilities: writing more than these as text takes some 10 ms.
-constexpr int64_t kLargeAnswer = 1 << 15;
+constexpr int64_t kLargeResponse = 1 << 15;
 
-class AnswerBuilder {
+class ResponseBuilder {
  public:
-  virtual ~AnswerBuilder() = default;
+  virtual ~ResponseBuilder() = default;
 
   // The next token of request number `index`. `cached`: tokens of its prompt that the prefix cache had. Error(kData)
   // where the answer becomes larger than it may be.
@@ -47,11 +47,11 @@ struct ToolTokens {
 ToolTokens tool_tokens_of(const TextModel* text);
 
 // Of /v1/completions and /v1/chat/completions.
-class CompletionBuilder : public AnswerBuilder {
+class CompletionBuilder : public ResponseBuilder {
  public:
   // The tokenizer of `facts` must outlive this; without one the choices have token ids and no text. An answer that is
   // no stream may have max_scored log-probabilities.
-  CompletionBuilder(const OpenAiRequest& request, std::string id, AnswerFacts facts, const ToolTokens& tool_tokens,
+  CompletionBuilder(const OpenAiRequest& request, std::string id, ResponseFacts facts, const ToolTokens& tool_tokens,
                     int64_t max_scored);
 
   void take(size_t index, const DrawnToken& token, int64_t cached) override;
@@ -84,9 +84,9 @@ class CompletionBuilder : public AnswerBuilder {
   OrderedJson calls_json(const Choice& choice, bool numbered) const;
   OrderedJson whole_choice(Choice& choice) const;
 
-  const AnswerShape shape_;
+  const ResponseShape shape_;
   const std::string id_;
-  const AnswerFacts facts_;
+  const ResponseFacts facts_;
   const ToolTokens tool_tokens_;
   const int64_t max_scored_;
   std::vector<Choice> choices_;
@@ -95,7 +95,7 @@ class CompletionBuilder : public AnswerBuilder {
 };
 
 // Of /v1/embeddings: an embedding for each of the inputs.
-class EmbeddingsBuilder : public AnswerBuilder {
+class EmbeddingsBuilder : public ResponseBuilder {
  public:
   EmbeddingsBuilder(const EmbeddingsRequest& request, std::string model);
 
@@ -104,7 +104,7 @@ class EmbeddingsBuilder : public AnswerBuilder {
     --left_;
   }
   bool done() const override { return left_ == 0; }
-  bool large() const override { return std::ssize(states_) * std::ssize(states_.front()) > kLargeAnswer; }
+  bool large() const override { return std::ssize(states_) * std::ssize(states_.front()) > kLargeResponse; }
   std::string body() override;
 
  private:

@@ -1,4 +1,4 @@
-#include "openai/answer_builder.h"
+#include "openai/response_builder.h"
 
 #include <fmt/format.h>
 
@@ -29,7 +29,7 @@ ToolTokens tool_tokens_of(const TextModel* text) {
   return tokens.end >= 0 ? tokens : ToolTokens{};
 }
 
-CompletionBuilder::CompletionBuilder(const OpenAiRequest& request, std::string id, AnswerFacts facts,
+CompletionBuilder::CompletionBuilder(const OpenAiRequest& request, std::string id, ResponseFacts facts,
                                      const ToolTokens& tool_tokens, int64_t max_scored)
     : shape_(request),
       id_(std::move(id)),
@@ -215,13 +215,13 @@ bool CompletionBuilder::large() const {
     for (const auto* list : {&choice.completion.log_probs, &choice.completion.top_log_probs,
                              &choice.completion.prompt.log_probs, &choice.completion.prompt.top_log_probs})
       numbers += std::ssize(*list);
-  return !shape_.stream && shape_.form.log_probs && numbers > kLargeAnswer;
+  return !shape_.stream && shape_.form.log_probs && numbers > kLargeResponse;
 }
 
 std::string CompletionBuilder::body() {
   OrderedJson choices = OrderedJson::array();
   for (Choice& choice : choices_) choices.push_back(whole_choice(choice));
-  return json_text(answer_body(id_, std::move(choices), shape_.form, facts_, usage()));
+  return json_text(response_body(id_, std::move(choices), shape_.form, facts_, usage()));
 }
 
 EmbeddingsBuilder::EmbeddingsBuilder(const EmbeddingsRequest& request, std::string model)
@@ -230,7 +230,7 @@ EmbeddingsBuilder::EmbeddingsBuilder(const EmbeddingsRequest& request, std::stri
 }
 
 std::string EmbeddingsBuilder::body() {
-  EmbeddingAnswer answer;
+  EmbeddingResponse answer;
   for (const std::vector<float>& state : states_) answer.add(state, base64_);
   return answer.take_body(model_, tokens_);
 }

@@ -23,9 +23,9 @@ struct ModelFacts {
 
 // May be asked by many threads. Error(kData) for what a body should not have, and for one whose answer would be too
 // large, before it is made.
-class ModelAnswers {
+class ModelInfo {
  public:
-  explicit ModelAnswers(ModelFacts facts);
+  explicit ModelInfo(ModelFacts facts);
 
   std::string models() const;
   std::optional<std::string> model(std::string_view name) const;  // nothing: there is no such model

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "openai/answer_builder.h"
+#include "openai/response_builder.h"
 #include "serve/http/event_stream.h"
 #include "serve/http/message.h"
 #include "serve/http/responder.h"
@@ -19,12 +19,12 @@
 namespace lfm2::serve {
 
 // Used by one thread at a time.
-class OpenAnswer {
+class PendingResponse {
  public:
   using Clock = std::chrono::steady_clock;
   // The samples have the numbers `first_sample` and following.
-  OpenAnswer(std::unique_ptr<AnswerBuilder> builder, int32_t first_sample, int32_t samples, http::Responder responder,
-             Clock::time_point deadline)
+  PendingResponse(std::unique_ptr<ResponseBuilder> builder, int32_t first_sample, int32_t samples,
+                  http::Responder responder, Clock::time_point deadline)
       : first_sample_(first_sample),
         samples_(samples),
         deadline_(deadline),
@@ -74,7 +74,7 @@ class OpenAnswer {
 
   const int32_t first_sample_, samples_;
   const Clock::time_point begin_ = Clock::now(), deadline_;
-  const std::unique_ptr<AnswerBuilder> builder_;
+  const std::unique_ptr<ResponseBuilder> builder_;
   const http::Responder responder_;
   bool began_ = false;  // a stream
 };

@@ -1,4 +1,4 @@
-#include "openai/model_answers.h"
+#include "openai/model_info.h"
 
 #include <fmt/format.h>
 
@@ -24,29 +24,28 @@ LargeJson parse_object(std::string_view body) {
 
 }  // namespace
 
-ModelAnswers::ModelAnswers(ModelFacts facts)
-    : facts_(std::move(facts)), started_(static_cast<int64_t>(std::time(nullptr))) {}
+ModelInfo::ModelInfo(ModelFacts facts) : facts_(std::move(facts)), started_(static_cast<int64_t>(std::time(nullptr))) {}
 
-OrderedJson ModelAnswers::entry() const {
+OrderedJson ModelInfo::entry() const {
   OrderedJson entry{{"id", facts_.name},        {"object", "model"},   {"created", started_},
                     {"owned_by", "lfm2_stage"}, {"root", facts_.name}, {"max_model_len", facts_.max_length}};
   if (facts_.lines.text == nullptr) entry["tokenizer"] = nullptr;  // the page asks for it
   return entry;
 }
 
-std::optional<std::string> ModelAnswers::model(std::string_view name) const {
+std::optional<std::string> ModelInfo::model(std::string_view name) const {
   return name == facts_.name ? std::optional(json_text(entry())) : std::nullopt;
 }
 
-std::string ModelAnswers::models() const {
+std::string ModelInfo::models() const {
   return json_text(OrderedJson{{"object", "list"}, {"data", OrderedJson::array({entry()})}});
 }
 
-std::string ModelAnswers::version() const { return json_text(OrderedJson{{"version", facts_.version}}); }
+std::string ModelInfo::version() const { return json_text(OrderedJson{{"version", facts_.version}}); }
 
 // The texts of special tokens, as tokenizer_config.json names them, and what ends a text in any case; the chat
 // template.
-std::optional<std::string> ModelAnswers::tokenizer_info() const {
+std::optional<std::string> ModelInfo::tokenizer_info() const {
   if (facts_.lines.text == nullptr) return {};
   const Tokenizer& tokenizer = facts_.lines.text->tokenizer();
   OrderedJson info{{"eos_token", nullptr}};
@@ -57,13 +56,13 @@ std::optional<std::string> ModelAnswers::tokenizer_info() const {
   return json_text(info);
 }
 
-void ModelAnswers::check_room(size_t answer_bytes) const {
+void ModelInfo::check_room(size_t answer_bytes) const {
   if (answer_bytes > facts_.max_answer_bytes)
     throw Error(ExitCode::kData, fmt::format("request: the answer would have more than {} MiB: ask for less at a time",
                                              facts_.max_answer_bytes >> 20));
 }
 
-std::string ModelAnswers::tokenize(std::string_view body) const {
+std::string ModelInfo::tokenize(std::string_view body) const {
   const LargeJson parsed = parse_object(body);
   const OrderedJson& json = *parsed;
   LineContext lines = facts_.lines;
@@ -99,7 +98,7 @@ std::string ModelAnswers::tokenize(std::string_view body) const {
   return answer;
 }
 
-std::string ModelAnswers::detokenize(std::string_view body) const {
+std::string ModelInfo::detokenize(std::string_view body) const {
   const LargeJson parsed = parse_object(body);
   const OrderedJson& json = *parsed;
   if (!json.contains("tokens")) throw Error(ExitCode::kData, "request: expected \"tokens\"");
