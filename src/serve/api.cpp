@@ -23,9 +23,9 @@ constexpr std::chrono::milliseconds kLook{50};
 constexpr size_t kLargeBody = 256 << 10;
 constexpr size_t kMaxLoggedBytes = 64 << 10;  // of a body
 
-http::Answer busy_answer(bool draining) {
-  return draining ? http::error_answer(503, "the server is ending", {{"Retry-After", "30"}})
-                  : http::error_answer(429, "too many requests wait already", {{"Retry-After", "1"}});
+http::Response busy_answer(bool draining) {
+  return draining ? http::error_response(503, "the server is ending", {{"Retry-After", "30"}})
+                  : http::error_response(429, "too many requests wait already", {{"Retry-After", "1"}});
 }
 
 // Below 2^53, so that every client can send it back.
@@ -69,10 +69,10 @@ ApiSettings with_stop(ApiSettings settings, const std::atomic<bool>& stop) {
   return settings;
 }
 
-http::Answer json_answer(std::string body) { return {.content_type = "application/json", .body = std::move(body)}; }
+http::Response json_answer(std::string body) { return {.content_type = "application/json", .body = std::move(body)}; }
 
-http::Answer json_or_404(std::optional<std::string> body, std::string_view otherwise) {
-  return body ? json_answer(std::move(*body)) : http::error_answer(404, otherwise);
+http::Response json_or_404(std::optional<std::string> body, std::string_view otherwise) {
+  return body ? json_answer(std::move(*body)) : http::error_response(404, otherwise);
 }
 
 }  // namespace
@@ -152,7 +152,7 @@ void Api::add_routes() {
     });
 }
 
-http::Answer Api::figures() const {
+http::Response Api::figures() const {
   const LogWriter* log = listener_.log();
   return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
           .body = metrics_.text({.running = live_.running(),
@@ -226,7 +226,7 @@ void Api::read(const Unread& unread) {
     ++metrics_.requests_failed;
     const TextModel* model = settings_.lines.text;
     const std::string text = model != nullptr ? model->without_folder(words_of(error)) : words_of(error);
-    unread.responder.answer(http::error_answer(status_of(error), text));
+    unread.responder.answer(http::error_response(status_of(error), text));
   }
 }
 

@@ -52,7 +52,7 @@ class Api {
   };
 
   void add_routes();
-  http::Answer figures() const;
+  http::Response figures() const;
   void queue(Kind kind, http::Request&& request, http::Responder responder);
   void refuse_unread();
   void read_bodies(std::deque<Unread>& unread);

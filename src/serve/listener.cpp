@@ -58,12 +58,12 @@ Listener::Listener(const ListenerSettings& settings, LogWriter* log)
 http::Service Listener::service() {
   http::Service service;
   service.fields = [this](const http::Request& request) { return cors_.fields(request); };
-  service.admit = [this](http::Request& request) -> std::optional<http::Answer> {
-    if (std::optional<http::Answer> preflight = cors_.preflight(request)) return preflight;
-    if (std::optional<http::Answer> moved = strip_root_path(request.path)) return moved;
-    if (std::optional<http::Answer> refusal = access_.refusal(request)) return refusal;
+  service.admit = [this](http::Request& request) -> std::optional<http::Response> {
+    if (std::optional<http::Response> preflight = cors_.preflight(request)) return preflight;
+    if (std::optional<http::Response> moved = strip_root_path(request.path)) return moved;
+    if (std::optional<http::Response> refusal = access_.refusal(request)) return refusal;
     if (const http::Router* router = router_) return router->refusal(request);
-    return http::error_answer(503, "loading: the weights are not there yet", {{"Retry-After", "5"}});
+    return http::error_response(503, "loading: the weights are not there yet", {{"Retry-After", "5"}});
   };
   service.handle = [this](http::Request&& request, http::Responder responder) {
     router_.load()->handle(std::move(request), std::move(responder));
@@ -76,9 +76,9 @@ http::Service Listener::service() {
 }
 
 // A proxy may pass the prefix on or take it away. The page's links are relative, so it needs the slash.
-std::optional<http::Answer> Listener::strip_root_path(std::string& path) const {
+std::optional<http::Response> Listener::strip_root_path(std::string& path) const {
   if (root_path_.empty() || !path.starts_with(root_path_)) return {};
-  if (path == root_path_) return http::Answer{.status = 308, .headers = {{"Location", root_path_ + '/'}}};
+  if (path == root_path_) return http::Response{.status = 308, .headers = {{"Location", root_path_ + '/'}}};
   if (path[root_path_.size()] == '/') path.erase(0, root_path_.size());
   return {};
 }

@@ -47,7 +47,7 @@ class Listener {
 
  private:
   http::Service service();
-  std::optional<http::Answer> strip_root_path(std::string& path) const;
+  std::optional<http::Response> strip_root_path(std::string& path) const;
 
   LogWriter* const log_;
   const std::string root_path_;

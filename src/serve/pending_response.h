@@ -49,7 +49,7 @@ class PendingResponse {
   }
   // Ends the answer with an error, within a stream as an event.
   void fail(int status, std::string_view message) {
-    const http::Answer error = http::error_answer(status, message);
+    const http::Response error = http::error_response(status, message);
     if (!began_)
       responder_.answer(error);
     else if (send({error.body}))

@@ -9,11 +9,11 @@
 
 namespace lfm2::test {
 
-using http::Answer;
 using http::Gone;
 using http::Limits;
 using http::Request;
 using http::Responder;
+using http::Response;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Clock = std::chrono::steady_clock;

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "serve/http/answer_head.h"
+#include "serve/http/response_head.h"
 
 namespace lfm2::http {
 
@@ -60,7 +60,7 @@ AccessRules::AccessRules(Options options) : options_(std::move(options)) {
       throw Error(ExitCode::kData, "an API key that is empty, or has blanks or characters other than ASCII");
 }
 
-std::optional<Answer> AccessRules::refusal(const Request& request) const {
+std::optional<Response> AccessRules::refusal(const Request& request) const {
   if (options_.api_keys.empty()) return without_key(request);
   const auto& open = options_.open_paths;
   if (std::find(open.begin(), open.end(), request.path) != open.end()) return {};
@@ -74,11 +74,11 @@ std::optional<Answer> AccessRules::refusal(const Request& request) const {
   for (const std::string& one : options_.api_keys)
     if (equal_in_constant_time(one, key)) known = true;  // the others are compared too
   if (known) return {};
-  return error_answer(401, bearer ? "This API key is not known." : "An API key is needed: Authorization: Bearer KEY.",
-                      {{"WWW-Authenticate", "Bearer"}});
+  return error_response(401, bearer ? "This API key is not known." : "An API key is needed: Authorization: Bearer KEY.",
+                        {{"WWW-Authenticate", "Bearer"}});
 }
 
-std::optional<Answer> AccessRules::without_key(const Request& request) const {
+std::optional<Response> AccessRules::without_key(const Request& request) const {
   const std::string* host = request.headers.find("Host");
   const std::string_view name = host != nullptr ? host_name(*host) : std::string_view();
   const auto is_name = [&](std::string_view own) { return !own.empty() && equal_ignoring_case(own, name); };
@@ -87,15 +87,15 @@ std::optional<Answer> AccessRules::without_key(const Request& request) const {
                        : is_name("localhost") || is_address(AF_INET, name) ||
                              std::any_of(options_.own_names.begin(), options_.own_names.end(), is_name);
   if (!own)
-    return error_answer(403,
-                        fmt::format("Without an API key the server answers only to its own address or localhost in "
-                                    "Host: start it with --allowed-host {} or with --api-key-file.",
-                                    name.empty() ? "NAME" : name));
+    return error_response(403,
+                          fmt::format("Without an API key the server answers only to its own address or localhost in "
+                                      "Host: start it with --allowed-host {} or with --api-key-file.",
+                                      name.empty() ? "NAME" : name));
   const std::string* origin = request.headers.find("Origin");
   if (origin == nullptr || (options_.cors != nullptr && options_.cors->allows(*origin))) return {};
   for (const std::string_view scheme : {"http://", "https://"})
     if (equal_ignoring_case(*origin, fmt::format("{}{}", scheme, *host))) return {};
-  return error_answer(
+  return error_response(
       403,
       "Without an API key the server does not answer to pages from elsewhere: start it with --cors-origin ORIGIN.");
 }
@@ -117,12 +117,12 @@ Fields Cors::fields(const Request& request) const {
   return fields;
 }
 
-std::optional<Answer> Cors::preflight(const Request& request) const {
+std::optional<Response> Cors::preflight(const Request& request) const {
   const std::string* origin = request.headers.find("Origin");
   if (request.method != "OPTIONS" || origin == nullptr || !allows(*origin) ||
       request.headers.find("Access-Control-Request-Method") == nullptr)
     return {};
-  Answer answer{.status = 204, .headers = {{"Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS"}}};
+  Response answer{.status = 204, .headers = {{"Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS"}}};
   if (const std::string* asked = request.headers.find("Access-Control-Request-Headers"))
     answer.headers.emplace_back("Access-Control-Allow-Headers", *asked);
   if (request.headers.find("Access-Control-Request-Private-Network") != nullptr)

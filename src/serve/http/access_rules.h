@@ -22,7 +22,7 @@ class Cors {
   // Of every answer to the request.
   Fields fields(const Request& request) const;
   // The answer where a browser asks whether a page may send a request: it sends no key with that question.
-  std::optional<Answer> preflight(const Request& request) const;
+  std::optional<Response> preflight(const Request& request) const;
 
  private:
   std::vector<std::string> origins_;
@@ -43,10 +43,10 @@ class AccessRules {
   explicit AccessRules(Options options);
 
   // The answer where the request is not allowed: 401, or 403.
-  std::optional<Answer> refusal(const Request& request) const;
+  std::optional<Response> refusal(const Request& request) const;
 
  private:
-  std::optional<Answer> without_key(const Request& request) const;
+  std::optional<Response> without_key(const Request& request) const;
 
   Options options_;
 };

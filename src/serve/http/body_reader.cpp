@@ -26,10 +26,10 @@ std::optional<uint64_t> leading_hex(std::string_view& text) {
 }
 
 // Bodies are JSON in UTF-8, as they are.
-std::optional<Answer> refuse_coding(const Headers& headers) {
+std::optional<Response> refuse_coding(const Headers& headers) {
   const std::string* coding = headers.find("Content-Encoding");
   if (coding != nullptr && !equal_ignoring_case(*coding, "identity"))
-    return error_answer(
+    return error_response(
         415, fmt::format("Content-Encoding {} is not supported: send the body uncompressed.", printable(*coding)));
   const std::string* type = headers.find("Content-Type");
   constexpr std::string_view kCharset = "charset=";
@@ -43,25 +43,25 @@ std::optional<Answer> refuse_coding(const Headers& headers) {
   rest = rest.substr(0, rest.find_first_of("\"; \t"));
   for (const std::string_view known : {"utf-8", "utf8", "us-ascii"})
     if (equal_ignoring_case(rest, known)) return {};
-  return error_answer(415, fmt::format("charset {} is not supported: expected UTF-8.", printable(rest)));
+  return error_response(415, fmt::format("charset {} is not supported: expected UTF-8.", printable(rest)));
 }
 
 }  // namespace
 
-std::optional<Answer> BodyReader::begin(const Headers& headers) {
-  if (std::optional<Answer> refusal = refuse_coding(headers)) return refusal;
+std::optional<Response> BodyReader::begin(const Headers& headers) {
+  if (std::optional<Response> refusal = refuse_coding(headers)) return refusal;
   const std::string* length = headers.find("Content-Length");
   if (headers.find("Transfer-Encoding") != nullptr) {
-    if (length != nullptr) return error_answer(400, "A body in chunks that has a Content-Length too.");
+    if (length != nullptr) return error_response(400, "A body in chunks that has a Content-Length too.");
     state_ = State::kChunkSize;
     return {};
   }
   if (length == nullptr) return {};
   if (length->empty() || !std::all_of(length->begin(), length->end(), is_digit))
-    return error_answer(400, "The Content-Length is not a number.");
+    return error_response(400, "The Content-Length is not a number.");
   const auto error = std::from_chars(length->data(), length->data() + length->size(), remaining_).ec;
   if (error != std::errc() || remaining_ > limits_.max_body_bytes)
-    return error_answer(413, fmt::format("The body is larger than {} bytes.", limits_.max_body_bytes));
+    return error_response(413, fmt::format("The body is larger than {} bytes.", limits_.max_body_bytes));
   state_ = remaining_ > 0 ? State::kData : State::kComplete;
   return {};
 }

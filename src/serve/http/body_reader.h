@@ -19,18 +19,18 @@ class BodyReader {
   explicit BodyReader(const Limits& limits) : limits_(limits) {}
 
   // What the head says of the body. An answer where the body is refused before it comes.
-  std::optional<Answer> begin(const Headers& headers);
+  std::optional<Response> begin(const Headers& headers);
   bool complete() const { return state_ == State::kComplete; }
 
   // Continues with the bytes after those that were used, and appends to the request's body. The same bytes give the
   // same body or the same refusal in whatever pieces they come. Returns how many were used.
   size_t put(std::string_view bytes, Request& request);
-  const std::optional<Answer>& refusal() const { return refusal_; }
+  const std::optional<Response>& refusal() const { return refusal_; }
 
  private:
   enum class State : uint8_t { kData, kChunkSize, kChunkData, kChunkEnd, kTrailer, kComplete };
 
-  void refuse(int status, std::string_view message) { refusal_ = error_answer(status, message); }
+  void refuse(int status, std::string_view message) { refusal_ = error_response(status, message); }
   std::optional<std::string_view> line(std::string_view bytes);
   size_t read_data(std::string_view bytes, Request& request);
   size_t read_chunk_size(std::string_view bytes, const Request& request);
@@ -41,7 +41,7 @@ class BodyReader {
   State state_ = State::kComplete;
   uint64_t remaining_ = 0;  // of the data or of the chunk
   size_t trailer_bytes_ = 0;
-  std::optional<Answer> refusal_;
+  std::optional<Response> refusal_;
 };
 
 }  // namespace lfm2::http

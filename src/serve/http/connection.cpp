@@ -7,7 +7,7 @@
 #include <exception>
 #include <utility>
 
-#include "serve/http/answer_head.h"
+#include "serve/http/response_head.h"
 
 namespace lfm2::http {
 
@@ -22,7 +22,7 @@ size_t empty_lines(std::string_view text) {
   return bytes;
 }
 
-Answer draining_answer() { return error_answer(503, "The server is shutting down."); }
+Response draining_answer() { return error_response(503, "The server is shutting down."); }
 
 }  // namespace
 
@@ -92,7 +92,7 @@ void Connection::head_read(Time now) {
   Request& request = parser_->request();
   request.peer = record_.peer;
   request.id = record_.id;
-  std::optional<Answer> answer;
+  std::optional<Response> answer;
   if (shared_->draining)
     answer = draining_answer();
   else if (service_.admit)
@@ -135,7 +135,7 @@ void Connection::begin_exchange(bool keep_alive, Time now) {
                                          wake_);
 }
 
-void Connection::answer_and_close(const Answer& answer, Time now) {
+void Connection::answer_and_close(const Response& answer, Time now) {
   discards_ = true;
   input_ = {};
   begin_exchange(false, now);
@@ -214,10 +214,10 @@ void Connection::woken(Time now) {
 void Connection::deadline_passed(Time now) {
   switch (state_) {
     case State::kReading:
-      return answer_and_close(error_answer(408, "The request did not arrive in time."), now);
+      return answer_and_close(error_response(408, "The request did not arrive in time."), now);
     case State::kAnswering:
       if (answer_ended_) return close(Gone::kSlow);
-      exchange_->take_over(error_answer(504, "The answer took longer than the server allows."), Gone::kTime);
+      exchange_->take_over(error_response(504, "The answer took longer than the server allows."), Gone::kTime);
       return settle(now);
     case State::kIdle:
     case State::kLingering:

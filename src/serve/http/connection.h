@@ -59,7 +59,7 @@ class Connection {
   void head_read(Time now);
   void start_handler(Time now);
   void begin_exchange(bool keep_alive, Time now);
-  void answer_and_close(const Answer& answer, Time now);
+  void answer_and_close(const Response& answer, Time now);
   void settle(Time now);
   void finish(bool keep_alive, Time now);
   void write_down(bool complete);

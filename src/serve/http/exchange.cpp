@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "serve/http/answer_head.h"
+#include "serve/http/response_head.h"
 
 namespace lfm2::http {
 
@@ -46,7 +46,7 @@ void Exchange::note_seed(uint64_t seed) {
   seed_ = seed;
 }
 
-void Exchange::queue_answer(const Answer& answer) {
+void Exchange::queue_answer(const Response& answer) {
   const bool no_body = has_no_body(answer.status);
   keep_alive_ = client_.keep_alive && !shared_->draining;
   const Fields headers = with_own(answer.headers);
@@ -63,14 +63,15 @@ void Exchange::queue_answer(const Answer& answer) {
   queue(text);
 }
 
-bool Exchange::answer(const Answer& answer) {
+bool Exchange::answer(const Response& answer) {
   std::function<void(Gone)> ended;
   const std::lock_guard lock(mutex_);
   if (!wanted()) return false;
   expect(state_ == State::kWaiting, "a request was answered twice");
   const bool fits = answer.body.size() <= shared_->limits.max_answer_bytes;
-  queue_answer(fits ? answer
-                    : error_answer(500, "The answer is larger than the server allows; ask for less, or for a stream."));
+  queue_answer(
+      fits ? answer
+           : error_response(500, "The answer is larger than the server allows; ask for less, or for a stream."));
   ended.swap(callback_);
   notify();
   return fits && !broken_;
@@ -155,7 +156,7 @@ void Exchange::abandon() {
   const std::lock_guard lock(mutex_);
   if (!wanted() || state_ == State::kEnded) return;
   if (state_ == State::kWaiting)
-    queue_answer(error_answer(500, "The server failed to answer this request."));
+    queue_answer(error_response(500, "The server failed to answer this request."));
   else
     broken_ = true;
   ended.swap(callback_);
@@ -183,7 +184,7 @@ void Exchange::sent(size_t bytes) {
   unsent_.shrink(bytes);
 }
 
-void Exchange::take_over(const Answer& answer, Gone reason) {
+void Exchange::take_over(const Response& answer, Gone reason) {
   std::function<void(Gone)> callback;
   {
     const std::lock_guard lock(mutex_);
@@ -225,7 +226,7 @@ struct Responder::Handle {
 
 Responder::Responder(std::shared_ptr<Exchange> exchange) : handle_(std::make_shared<Handle>(std::move(exchange))) {}
 
-bool Responder::answer(const Answer& answer) const { return handle_->exchange->answer(answer); }
+bool Responder::answer(const Response& answer) const { return handle_->exchange->answer(answer); }
 
 bool Responder::begin_stream(int status, std::string_view content_type, const Fields& headers) const {
   return handle_->exchange->begin_stream(status, content_type, headers);

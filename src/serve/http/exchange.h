@@ -46,7 +46,7 @@ class Exchange {
   Exchange(std::shared_ptr<const Shared> shared, Client client, std::function<void()> wake);
 
   // The handler's side, on any thread: see Responder.
-  bool answer(const Answer& answer);
+  bool answer(const Response& answer);
   bool begin_stream(int status, std::string_view content_type, const Fields& headers);
   bool write(std::string_view text);
   bool end();
@@ -69,7 +69,7 @@ class Exchange {
   std::string take();       // the bytes to be sent next
   void sent(size_t bytes);  // of those that were taken
   // Ends an exchange that its handler has not ended, with an answer if none began. The handler hears that it is gone.
-  void take_over(const Answer& answer, Gone reason);
+  void take_over(const Response& answer, Gone reason);
   // The connection is closed. Unless the answer is complete, the handler hears that the client is gone.
   void leave(Gone reason);
 
@@ -78,7 +78,7 @@ class Exchange {
 
   bool wanted() const { return !gone_ && !broken_; }
   bool queue(std::string_view text);  // false and broken where a limit is passed
-  void queue_answer(const Answer& answer);
+  void queue_answer(const Response& answer);
   Fields with_own(const Fields& headers) const;
   void notify();
 

@@ -29,7 +29,7 @@ const std::string* Headers::find(std::string_view name) const {
   return nullptr;
 }
 
-Answer error_answer(int status, std::string_view message, Fields headers) {
+Response error_response(int status, std::string_view message, Fields headers) {
   return {.status = status,
           .content_type = "application/json",
           .body = json_text(OrderedJson{{"error", error_object(message, status)}}),

@@ -39,7 +39,7 @@ struct Request {
   ByteShare share = {};   // counts the body as long as the request lives
 };
 
-struct Answer {
+struct Response {
   int status = 200;
   std::string content_type = {};  // empty: no such field
   std::string body = {};
@@ -47,7 +47,7 @@ struct Answer {
 };
 
 // {"error": error_object()}, as clients of OpenAI's interface expect.
-Answer error_answer(int status, std::string_view message, Fields headers = {});
+Response error_response(int status, std::string_view message, Fields headers = {});
 
 std::string_view reason_phrase(int status);
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "serve/http/answer_head.h"
+#include "serve/http/response_head.h"
 
 namespace lfm2::http {
 
@@ -49,18 +49,18 @@ class RequestParser::Beast final : public beast::basic_parser<true> {
   void explain(const ErrorCode& error) {
     if (refusal) return;
     if (error == beast::error::bad_version)
-      refusal = error_answer(505, "Not a request of HTTP/1.0 or HTTP/1.1.");
+      refusal = error_response(505, "Not a request of HTTP/1.0 or HTTP/1.1.");
     else
-      refusal = error_answer(400, fmt::format("Not a valid HTTP request: {}.", error.message()));
+      refusal = error_response(400, fmt::format("Not a valid HTTP request: {}.", error.message()));
   }
 
   Request request;
-  std::optional<Answer> refusal;
+  std::optional<Response> refusal;
   bool expects_continue = false;
 
  private:
   void refuse(int status, std::string_view message, ErrorCode& error) {
-    refusal = error_answer(status, message);
+    refusal = error_response(status, message);
     error = beast::error::bad_value;
   }
 
@@ -131,13 +131,13 @@ RequestParser::~RequestParser() = default;
 
 Request& RequestParser::request() { return beast_->request; }
 
-const Answer& RequestParser::refusal() const { return *beast_->refusal; }
+const Response& RequestParser::refusal() const { return *beast_->refusal; }
 
 bool RequestParser::expects_continue() const { return beast_->expects_continue; }
 
 bool RequestParser::keep_alive() const { return beast_->keep_alive(); }
 
-RequestParser::Result RequestParser::refuse(Answer answer) {
+RequestParser::Result RequestParser::refuse(Response answer) {
   beast_->refusal = std::move(answer);
   return {Step::kRefused, 0};
 }
@@ -148,7 +148,7 @@ RequestParser::Result RequestParser::find_head(std::string_view bytes) {
   const std::string_view allowed = bytes.substr(0, limits_.max_header_bytes);
   const size_t max_request_line = limits_.max_target_bytes + kRestOfRequestLine;
   const auto too_long_line = [&] {
-    return refuse(error_answer(414, fmt::format("The target is longer than {} bytes.", limits_.max_target_bytes)));
+    return refuse(error_response(414, fmt::format("The target is longer than {} bytes.", limits_.max_target_bytes)));
   };
   while (true) {
     const size_t newline = allowed.find('\n', searched_);
@@ -156,19 +156,19 @@ RequestParser::Result RequestParser::find_head(std::string_view bytes) {
     const size_t length = newline - line_begin_;  // with the carriage return
     if (lines_ == 0 && length > max_request_line) return too_long_line();
     if (length == 0 || allowed[newline - 1] != '\r')
-      return refuse(error_answer(400, "A line of the head does not end with CR LF."));
+      return refuse(error_response(400, "A line of the head does not end with CR LF."));
     const char first = allowed[line_begin_];
     searched_ = line_begin_ = newline + 1;
     if (length == 1 && lines_ > 0) return {Step::kHead, searched_};
     if (lines_ > 0 && (first == ' ' || first == '\t'))
-      return refuse(error_answer(400, "A header field goes on in a second line."));
+      return refuse(error_response(400, "A header field goes on in a second line."));
     if (++lines_ > limits_.max_fields + 1)
-      return refuse(error_answer(431, fmt::format("More than {} header fields.", limits_.max_fields)));
+      return refuse(error_response(431, fmt::format("More than {} header fields.", limits_.max_fields)));
   }
   searched_ = allowed.size();
   if (lines_ == 0 && bytes.size() > max_request_line) return too_long_line();
   if (bytes.size() >= limits_.max_header_bytes)
-    return refuse(error_answer(431, fmt::format("The header is larger than {} bytes.", limits_.max_header_bytes)));
+    return refuse(error_response(431, fmt::format("The header is larger than {} bytes.", limits_.max_header_bytes)));
   return {};
 }
 
@@ -189,7 +189,7 @@ RequestParser::Result RequestParser::read_head(std::string_view head) {
     beast_->explain(error);
     return {Step::kRefused, used};
   }
-  if (!beast_->is_done() || used != head.size()) return refuse(error_answer(400, "Not a valid HTTP request."));
+  if (!beast_->is_done() || used != head.size()) return refuse(error_response(400, "Not a valid HTTP request."));
   if (auto refusal = body_.begin(beast_->request.headers)) return refuse(*std::move(refusal));
   head_done_ = true;
   return {Step::kHead, used};

@@ -33,8 +33,8 @@ class RequestParser {
   // Continues with the bytes after those that were used.
   Result put(std::string_view bytes);
 
-  Request& request();             // whole once put() said kComplete, without body once it said kHead
-  const Answer& refusal() const;  // after kRefused
+  Request& request();               // whole once put() said kComplete, without body once it said kHead
+  const Response& refusal() const;  // after kRefused
   // After kHead:
   bool has_body() const { return !body_.complete(); }
   bool expects_continue() const;  // the client waits for "100 Continue" before it sends the body
@@ -44,7 +44,7 @@ class RequestParser {
   class Beast;
   Result find_head(std::string_view bytes);
   Result read_head(std::string_view head);
-  Result refuse(Answer answer);
+  Result refuse(Response answer);
 
   const Limits& limits_;
   std::unique_ptr<Beast> beast_;

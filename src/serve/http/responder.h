@@ -28,7 +28,7 @@ class Responder {
  public:
   explicit Responder(std::shared_ptr<Exchange> exchange);
 
-  bool answer(const Answer& answer) const;
+  bool answer(const Response& answer) const;
   bool begin_stream(int status, std::string_view content_type, const Fields& headers = {}) const;
   bool write(std::string_view text) const;
   bool end() const;

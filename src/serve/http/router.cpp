@@ -37,10 +37,10 @@ const Router::Methods* Router::find(std::string_view path) const {
   return nullptr;
 }
 
-std::optional<Answer> Router::refusal(const Request& request) const {
+std::optional<Response> Router::refusal(const Request& request) const {
   const bool asks_all = request.path == "*";  // the parser lets it pass only for OPTIONS
   const Methods* methods = asks_all ? nullptr : find(request.path);
-  if (methods == nullptr && !asks_all) return error_answer(404, fmt::format("There is no {}.", request.path));
+  if (methods == nullptr && !asks_all) return error_response(404, fmt::format("There is no {}.", request.path));
   if (methods != nullptr && methods->contains(handled_method(request))) return {};
   std::set<std::string_view> allowed = {"OPTIONS"};
   for (const auto& [path, all] : paths_)
@@ -50,8 +50,8 @@ std::optional<Answer> Router::refusal(const Request& request) const {
         if (method == "GET") allowed.insert("HEAD");
       }
   const Fields fields = {{"Allow", fmt::format("{}", fmt::join(allowed, ", "))}};
-  if (request.method == "OPTIONS") return Answer{.status = 204, .headers = fields};
-  return error_answer(405, fmt::format("{} is not allowed for {}.", request.method, request.path), fields);
+  if (request.method == "OPTIONS") return Response{.status = 204, .headers = fields};
+  return error_response(405, fmt::format("{} is not allowed for {}.", request.method, request.path), fields);
 }
 
 void Router::handle(Request&& request, Responder responder) const {

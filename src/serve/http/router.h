@@ -17,7 +17,7 @@ class Router {
   void add(std::string_view method, std::string_view path, Handler handler);
 
   // The answer where no handler takes the request: 404, 405 with the methods that are allowed, or those for OPTIONS.
-  std::optional<Answer> refusal(const Request& request) const;
+  std::optional<Response> refusal(const Request& request) const;
   // A request that is not refused.
   void handle(Request&& request, Responder responder) const;
 

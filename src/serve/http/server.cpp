@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "serve/http/answer_head.h"
 #include "serve/http/connection.h"
+#include "serve/http/response_head.h"
 
 namespace lfm2::http {
 
@@ -277,7 +277,7 @@ void Server::Impl::accepted(const error_code& error, tcp::socket socket) {
       link->open();
     } else {
       ++refused;
-      const Answer answer = error_answer(503, "The server has too many connections.");
+      const Response answer = error_response(503, "The server has too many connections.");
       const std::string text = head_text({.status = answer.status,
                                           .content_type = answer.content_type,
                                           .headers = answer.headers,

@@ -31,7 +31,7 @@ using Handler = std::function<void(Request&&, Responder)>;
 struct Service {
   // Looks at the head of a request before any of its body is taken, and may rewrite its path for the handler. With an
   // answer, the handler never sees the request.
-  std::function<std::optional<Answer>(Request&)> admit = {};
+  std::function<std::optional<Response>(Request&)> admit = {};
   std::function<Fields(const Request&)> fields = {};  // that every answer to the request has, refusals included
   Handler handle = {};
   std::function<void(const AccessRecord&)> log = {};

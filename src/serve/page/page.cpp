@@ -13,7 +13,7 @@ constexpr const char* kPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
-http::Answer answer_of(const PageFile& file) {
+http::Response answer_of(const PageFile& file) {
   return {.content_type = std::string(file.content_type),
           .body = std::string(file.bytes),
           .headers = {{"Content-Security-Policy", kPolicy},

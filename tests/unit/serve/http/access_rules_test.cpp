@@ -104,7 +104,7 @@ TEST(CorsTest, PreflightNeedsAnAllowedOrigin) {
   EXPECT_FALSE(cors.preflight(request)) << "a plain question for the methods";
   request.headers.add("Access-Control-Request-Method", "POST");
   request.headers.add("Access-Control-Request-Headers", "authorization,content-type");
-  const std::optional<http::Answer> answer = cors.preflight(request);
+  const std::optional<http::Response> answer = cors.preflight(request);
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->status, 204);
   EXPECT_EQ(answer->headers.at(1),

@@ -57,9 +57,9 @@ TEST(HttpConnectionTest, ContinuesWhereTheClientWaits) {
 
 TEST(HttpConnectionTest, AdmittedByTheHeadAlone) {
   http::Service service = echo();
-  service.admit = [](const Request& request) -> std::optional<Answer> {
+  service.admit = [](const Request& request) -> std::optional<Response> {
     EXPECT_TRUE(request.body.empty());
-    if (request.path == "/no") return http::error_answer(401, "No.");
+    if (request.path == "/no") return http::error_response(401, "No.");
     return {};
   };
   HttpWire wire(service);

@@ -1,5 +1,5 @@
 // Writes the heads of answers.
-#include "serve/http/answer_head.h"
+#include "serve/http/response_head.h"
 
 #include <fmt/chrono.h>
 
@@ -37,7 +37,7 @@ bool is_visible(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; });
 }
 
-std::string head_text(const AnswerHead& head) {
+std::string head_text(const ResponseHead& head) {
   std::string text = fmt::format("HTTP/1.1 {} {}\r\n", head.status, reason_phrase(head.status));
   append_field(text, "Date", date_text());
   if (!head.content_type.empty()) {

@@ -10,7 +10,7 @@
 
 namespace lfm2::http {
 
-struct AnswerHead {
+struct ResponseHead {
   int status = 200;
   std::string_view content_type = {};
   const Fields& headers;
@@ -23,7 +23,7 @@ struct AnswerHead {
 
 // Status line and header fields, followed by the empty line. Error(kSoftware) for names and values that would change
 // how the head is read, which are a handler's mistake.
-std::string head_text(const AnswerHead& head);
+std::string head_text(const ResponseHead& head);
 
 void append_chunk(std::string& text, std::string_view bytes);  // some bytes
 inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
