@@ -12,8 +12,8 @@ namespace {
 constexpr double kUnseenFactor = 2;
 
 double limit_of(const RankView& view, double timeout) {
-  if (view.place.limit_seconds > 0) return view.place.limit_seconds;
-  const Phase phase = view.place.phase;
+  if (view.activity.limit_seconds > 0) return view.activity.limit_seconds;
+  const Phase phase = view.activity.phase;
   return phase == Phase::kRead || phase == Phase::kLoad || phase == Phase::kWrite ? kDiskFactor * timeout : timeout;
 }
 
@@ -32,10 +32,10 @@ const RankView* view_of(std::span<const RankView> ranks, int rank) {
 // The rank that a waiting rank waits for. At a meeting: of the ranks that did not come, the one that was idle for
 // longest.
 const RankView* awaited(std::span<const RankView> ranks, const RankView& view) {
-  if (view.place.phase != Phase::kMeet) return view_of(ranks, view.place.peer);
+  if (view.activity.phase != Phase::kMeet) return view_of(ranks, view.activity.peer);
   const RankView* missing = nullptr;
   for (const RankView& other : ranks)
-    if (other.place.phase != Phase::kMeet && (missing == nullptr || other.idle_seconds > missing->idle_seconds))
+    if (other.activity.phase != Phase::kMeet && (missing == nullptr || other.idle_seconds > missing->idle_seconds))
       missing = &other;
   return missing;
 }
@@ -44,13 +44,13 @@ std::optional<Stall> follow(std::span<const RankView> ranks, const RankView& fir
   const RankView* at = &first;
   for (size_t steps = 0; steps <= ranks.size(); ++steps) {
     if (at->idle_seconds < limit_of(*at, timeout)) return {};
-    if (!at->place.waits() || at->deaf_seconds >= limit_of(*at, timeout))
+    if (!at->activity.waits() || at->deaf_seconds >= limit_of(*at, timeout))
       return Stall{at->rank, at->idle_seconds, Stall::Kind::kHangs};
     const RankView* next = awaited(ranks, *at);
     if (next == nullptr) {  // the chain leaves this host
       if (at->idle_seconds < kUnseenFactor * limit_of(*at, timeout)) return {};
-      const bool meets = at->place.phase == Phase::kMeet;
-      return Stall{meets ? at->rank : at->place.peer, at->idle_seconds,
+      const bool meets = at->activity.phase == Phase::kMeet;
+      return Stall{meets ? at->rank : at->activity.peer, at->idle_seconds,
                    meets ? Stall::Kind::kMeeting : Stall::Kind::kUnseen};
     }
     at = next;

@@ -16,7 +16,7 @@ inline constexpr double kDiskFactor = 10;
 // nobody.
 struct RankView {
   int rank = 0;
-  Place place;
+  RankActivity activity;
   double idle_seconds = 0;    // seconds without a stamp or a pulse
   double deaf_seconds = 0;    // seconds without a look by a wait: it then hangs inside a call
   double silent_seconds = 0;  // seconds without a heartbeat: the process does not run

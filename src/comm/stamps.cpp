@@ -15,11 +15,12 @@ namespace {
 constexpr auto kRelaxed = std::memory_order_relaxed;
 }
 
-std::string to_text(const Place& place) {
-  std::string unit = place.unit < 0 ? "" : fmt::format("{} {}", place.step ? "step" : "micro-batch", place.unit);
-  if (place.unit >= 0 && place.piece >= 0) unit += fmt::format(" (piece {})", place.piece);
+std::string to_text(const RankActivity& activity) {
+  std::string unit =
+      activity.unit < 0 ? "" : fmt::format("{} {}", activity.step ? "step" : "micro-batch", activity.unit);
+  if (activity.unit >= 0 && activity.piece >= 0) unit += fmt::format(" (piece {})", activity.piece);
   const std::string of_unit = unit.empty() ? "" : " of " + unit;
-  switch (place.phase) {
+  switch (activity.phase) {
     case Phase::kStart:
       return "starts";
     case Phase::kRead:
@@ -29,23 +30,23 @@ std::string to_text(const Place& place) {
     case Phase::kPrepare:
       return "prepares the run";
     case Phase::kConnect:
-      return fmt::format("waits for rank {} to connect", place.peer);
+      return fmt::format("waits for rank {} to connect", activity.peer);
     case Phase::kCompute:
       return unit.empty() ? "computes" : "computes " + unit;
     case Phase::kReceive:
-      return fmt::format("waits for {} from rank {}", unit, place.peer);
+      return fmt::format("waits for {} from rank {}", unit, activity.peer);
     case Phase::kSend:
-      return fmt::format("waits until rank {} takes {}", place.peer, unit);
+      return fmt::format("waits until rank {} takes {}", activity.peer, unit);
     case Phase::kStep:
-      return fmt::format("waits for rank {} to announce {}", place.peer, unit);
+      return fmt::format("waits for rank {} to announce {}", activity.peer, unit);
     case Phase::kTokens:
-      return fmt::format("waits for tokens from rank {} to make {}", place.peer, unit);
+      return fmt::format("waits for tokens from rank {} to make {}", activity.peer, unit);
     case Phase::kIdle:
       return "has nothing to do";
     case Phase::kWrite:
       return fmt::format("writes results{}", of_unit);
     case Phase::kMeet:
-      return fmt::format("waits for all ranks at \"{}\"", place.label);
+      return fmt::format("waits for all ranks at \"{}\"", activity.label);
     case Phase::kEnd:
       return "ends";
   }
@@ -59,23 +60,23 @@ void RankStamps::start(int rank) {
   enter({.phase = Phase::kStart});
 }
 
-void RankStamps::enter(const Place& place) {
+void RankStamps::enter(const RankActivity& activity) {
   const uint64_t number = entered_.load(kRelaxed);
   Slot& slot = slots_[number % kKept];
   std::array<uint64_t, kLabelBytes / sizeof(uint64_t)> label{};
-  place.label.copy(reinterpret_cast<char*>(label.data()), kLabelBytes);
+  activity.label.copy(reinterpret_cast<char*>(label.data()), kLabelBytes);
   for (size_t i = 0; i < label.size(); ++i) slot.label[i].store(label[i], kRelaxed);
   slot.seconds.store(steady_seconds(), kRelaxed);
-  slot.limit.store(place.limit_seconds, kRelaxed);
-  slot.unit.store(place.unit, kRelaxed);
-  slot.piece.store(place.piece, kRelaxed);
-  slot.peer.store(place.peer, kRelaxed);
-  slot.phase.store(place.phase, kRelaxed);
-  slot.step.store(place.step, kRelaxed);
+  slot.limit.store(activity.limit_seconds, kRelaxed);
+  slot.unit.store(activity.unit, kRelaxed);
+  slot.piece.store(activity.piece, kRelaxed);
+  slot.peer.store(activity.peer, kRelaxed);
+  slot.phase.store(activity.phase, kRelaxed);
+  slot.step.store(activity.step, kRelaxed);
   entered_.store(number + 1, std::memory_order_release);
 }
 
-Place RankStamps::Slot::place() const {
+RankActivity RankStamps::Slot::activity() const {
   return {.phase = phase.load(kRelaxed),
           .unit = unit.load(kRelaxed),
           .piece = piece.load(kRelaxed),
@@ -85,7 +86,9 @@ Place RankStamps::Slot::place() const {
           .limit_seconds = limit.load(kRelaxed)};
 }
 
-Place RankStamps::newest() const { return slots_[(entered_.load(std::memory_order_acquire) - 1) % kKept].place(); }
+RankActivity RankStamps::newest() const {
+  return slots_[(entered_.load(std::memory_order_acquire) - 1) % kKept].activity();
+}
 
 std::vector<RankStamps::Entry> RankStamps::entries() const {
   const uint64_t end = entered_.load(std::memory_order_acquire);
@@ -96,10 +99,10 @@ std::vector<RankStamps::Entry> RankStamps::entries() const {
     for (size_t i = 0; i < words.size(); ++i) words[i] = slot.label[i].load(kRelaxed);
     std::array<char, kLabelBytes + 1> text{};
     std::memcpy(text.data(), words.data(), kLabelBytes);
-    entries.push_back({.seconds = slot.seconds.load(kRelaxed), .place = slot.place(), .label = text.data()});
+    entries.push_back({.seconds = slot.seconds.load(kRelaxed), .activity = slot.activity(), .label = text.data()});
   }
   // Set only now, when the entries no longer move.
-  for (Entry& entry : entries) entry.place.label = entry.label;
+  for (Entry& entry : entries) entry.activity.label = entry.label;
   return entries;
 }
 

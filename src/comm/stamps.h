@@ -28,8 +28,8 @@ enum class Phase : uint8_t {
   kEnd,
 };
 
-// A point in a rank's run. Ranks are those of the whole job.
-struct Place {
+// What a rank is doing, and for whom it waits. Ranks are those of the whole job.
+struct RankActivity {
   static constexpr int kNobody = -1;
 
   Phase phase = Phase::kStart;
@@ -38,13 +38,13 @@ struct Place {
   bool step = false;   // whether `unit` counts steps, not micro-batches
   int peer = kNobody;
   std::string_view label = {};  // name of a meeting; only the first kLabelBytes are kept
-  // Limit without progress at this place; 0: --timeout, for disks kDiskFactor times that.
+  // Limit without progress here; 0: --timeout, for disks kDiskFactor times that.
   double limit_seconds = 0;
   bool waits() const { return peer != kNobody || phase == Phase::kMeet; }
 };
 
 // Text that follows "rank 2": "computes micro-batch 3", "waits for step 5 from rank 1".
-std::string to_text(const Place& place);
+std::string to_text(const RankActivity& activity);
 
 // The part of the shared memory that belongs to one rank. One thread at a time writes stamps; any thread may pulse. A
 // reader may see a stamp half written, which spoils one line of a report and nothing else.
@@ -56,12 +56,12 @@ class RankStamps {
   // A stamp as entries() returns it.
   struct Entry {
     double seconds = 0;  // steady_seconds()
-    Place place;
-    std::string label;  // owns the text that place.label points to
+    RankActivity activity;
+    std::string label;  // owns the text that activity.label points to
   };
 
   void start(int rank);                                              // called by the owner before anybody reads
-  void enter(const Place& place);                                    // writes a stamp, which counts as progress
+  void enter(const RankActivity& activity);                          // writes a stamp, which counts as progress
   void pulse() { pulses_.fetch_add(1, std::memory_order_relaxed); }  // progress without a stamp
   // A wait looked at its condition, which was not true yet.
   void look() { looks_.fetch_add(1, std::memory_order_relaxed); }
@@ -74,7 +74,7 @@ class RankStamps {
   uint64_t progress() const {
     return pulses_.load(std::memory_order_relaxed) + entered_.load(std::memory_order_relaxed);
   }
-  Place newest() const;                // its label is left out
+  RankActivity newest() const;         // its label is left out
   std::vector<Entry> entries() const;  // the oldest first; never empty after start()
 
  private:
@@ -85,7 +85,7 @@ class RankStamps {
     std::atomic<Phase> phase;
     std::atomic<bool> step;
     std::array<std::atomic<uint64_t>, kLabelBytes / sizeof(uint64_t)> label;
-    Place place() const;  // its label is left out
+    RankActivity activity() const;  // its label is left out
   };
 
   std::atomic<int32_t> rank_, pid_;

@@ -13,11 +13,11 @@ namespace {
 constexpr std::chrono::duration<double> kShortestNap{50e-6};
 }  // namespace
 
-double Wait::until(const std::function<bool()>& done, const Place& place) const {
+double Wait::until(const std::function<bool()>& done, const RankActivity& activity) const {
   using Seconds = std::chrono::duration<double>;
   const auto start = std::chrono::steady_clock::now();
   auto moved = start;
-  const Place before = watchdog_.place();
+  const RankActivity before = watchdog_.activity();
   bool stamped = false;  // set late, because most waits are over at the first look
   while (true) {
     const uint64_t seen = work_done_ != nullptr ? work_done_->count() : 0;
@@ -29,7 +29,7 @@ double Wait::until(const std::function<bool()>& done, const Place& place) const 
       watchdog_.enter(before);
       return Seconds(now - start).count();
     }
-    if (!stamped) watchdog_.enter(place);
+    if (!stamped) watchdog_.enter(activity);
     stamped = true;
     watchdog_.look();
     watchdog_.check();

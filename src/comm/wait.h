@@ -28,8 +28,8 @@ class Wait {
   Wait(Watchdog& watchdog, std::function<bool()> poll) : Wait(watchdog, std::move(poll), Pace()) {}
 
   // Returns the seconds waited once `done` is true; 0 where it was true at the first look. Meanwhile the rank's stamp
-  // is `place`. Error(kLost) where the watchdog finds a stall.
-  double until(const std::function<bool()>& done, const Place& place) const;
+  // is `activity`. Error(kLost) where the watchdog finds a stall.
+  double until(const std::function<bool()>& done, const RankActivity& activity) const;
 
  private:
   Watchdog& watchdog_;

@@ -107,7 +107,7 @@ std::string Watchdog::describe(const Stall& stall, const std::vector<RankView>& 
       break;
   }
   for (const RankView& view : views)
-    if (view.rank != stall.rank && view.place.peer == stall.rank) {
+    if (view.rank != stall.rank && view.activity.peer == stall.rank) {
       text += "; " + ranks_.doing(view.rank);
       break;
     }

@@ -46,11 +46,11 @@ class Watchdog {
   int rank() const { return self_->rank(); }
 
   // Called by the rank's main thread.
-  void enter(const Place& place) {
-    place_ = place;
-    self_->enter(place);
+  void enter(const RankActivity& activity) {
+    activity_ = activity;
+    self_->enter(activity);
   }
-  Place place() const { return place_; }
+  RankActivity activity() const { return activity_; }
   // `activity` is a count that changes while a device works, which is progress without a stamp.
   void note(uint64_t activity) {
     if (activity != activity_) self_->pulse();
@@ -75,7 +75,7 @@ class Watchdog {
   Settings settings_;
   Ending ending_;
   RankStamps* self_;
-  Place place_;
+  RankActivity activity_;
   uint64_t activity_ = 0;
   std::atomic<bool> stalled_ = false, spoke_ = false;
   std::string stall_text_;  // written before stalled_ is set

@@ -34,7 +34,7 @@ const RankStamps* WatchedRanks::find(int rank) const {
 std::string WatchedRanks::doing(int rank) const {
   const RankStamps* stamps = find(rank);
   if (stamps == nullptr) return fmt::format("rank {}", rank);
-  return fmt::format("rank {} {}", rank, to_text(stamps->entries().back().place));
+  return fmt::format("rank {} {}", rank, to_text(stamps->entries().back().activity));
 }
 
 std::string WatchedRanks::stamps_text() const {
@@ -46,7 +46,7 @@ std::string WatchedRanks::stamps_text() const {
         "rank {}, process {}: idle for {:.1f} s, last look around {:.1f} s ago, last heartbeat {:.1f} s ago\n",
         stamps.rank(), stamps.pid(), seen_[i].idle, seen_[i].deaf, seen_[i].silent);
     for (const RankStamps::Entry& entry : stamps.entries())
-      text += fmt::format("  {:10.3f}  {}\n", now - entry.seconds, to_text(entry.place));
+      text += fmt::format("  {:10.3f}  {}\n", now - entry.seconds, to_text(entry.activity));
   }
   return text;
 }

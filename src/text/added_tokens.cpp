@@ -79,18 +79,18 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
   for (uint32_t i = 0; i < tokens_.size(); ++i) (tokens_[i].normalized ? normalized_ : raw_).add(tokens_[i].text, i);
 }
 
-AddedTokens::Place AddedTokens::widened(const AddedToken& token, std::string_view text, const TextTrie::Found& found,
+AddedTokens::Match AddedTokens::widened(const AddedToken& token, std::string_view text, const TextTrie::Found& found,
                                         size_t done) {
-  Place place{found.begin, found.end, true};
+  Match match{found.begin, found.end, true};
   const std::string_view before = text.substr(0, found.begin), after = text.substr(found.end);
-  if (token.single_word && (trailing(before, word_set()) > 0 || leading(after, word_set()) > 0)) place.taken = false;
-  if (token.lstrip && place.begin > done)
-    while (const size_t bytes = trailing(text.substr(done, place.begin - done), whitespace_set())) place.begin -= bytes;
+  if (token.single_word && (trailing(before, word_set()) > 0 || leading(after, word_set()) > 0)) match.taken = false;
+  if (token.lstrip && match.begin > done)
+    while (const size_t bytes = trailing(text.substr(done, match.begin - done), whitespace_set())) match.begin -= bytes;
   // What the token before took on its right is whitespace, up to other text.
-  if (token.rstrip) place.end = std::max(place.end, done);
+  if (token.rstrip) match.end = std::max(match.end, done);
   if (token.rstrip)
-    while (const size_t bytes = leading(text.substr(place.end), whitespace_set())) place.end += bytes;
-  return place;
+    while (const size_t bytes = leading(text.substr(match.end), whitespace_set())) match.end += bytes;
+  return match;
 }
 
 }  // namespace lfm2

@@ -66,7 +66,7 @@ class AddedTokens {
   }
 
  private:
-  struct Place {
+  struct Match {
     size_t begin, end;
     bool taken;
   };
@@ -80,17 +80,17 @@ class AddedTokens {
       if (found.begin == text.size()) break;
       from = found.end;
       const AddedToken& token = tokens_[found.value];
-      const Place place = widened(token, text, found, done);
-      if (!place.taken) continue;
-      if (place.begin > done) take_text(text.substr(done, place.begin - done));
+      const Match match = widened(token, text, found, done);
+      if (!match.taken) continue;
+      if (match.begin > done) take_text(text.substr(done, match.begin - done));
       take_token(token.id);
-      done = place.end;
+      done = match.end;
     }
     if (done < text.size()) take_text(text.substr(done));
   }
 
-  // The place with the whitespace that the token takes.
-  static Place widened(const AddedToken& token, std::string_view text, const TextTrie::Found& found, size_t done);
+  // The match with the whitespace that the token takes.
+  static Match widened(const AddedToken& token, std::string_view text, const TextTrie::Found& found, size_t done);
 
   std::vector<AddedToken> tokens_;
   TextTrie raw_, normalized_;  // values are indices of tokens_

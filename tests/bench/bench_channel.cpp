@@ -111,7 +111,7 @@ double seconds_per_item(const MpiGroup& ranks, Backend& backend, Channel& channe
                         int64_t tokens, int64_t units) {
   const bool first = ranks.rank() == 0, last = ranks.rank() + 1 == ranks.size();
   const Wait wait(ranks.watchdog(), [&] { return channel.progress(); });
-  const Place here{.phase = Phase::kCompute};
+  const RankActivity here{.phase = Phase::kCompute};
   const std::unique_ptr<Event> ready = backend.create_event();
   ranks.barrier(0, "run");
   const double start = steady_seconds();

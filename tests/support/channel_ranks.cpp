@@ -106,7 +106,7 @@ void Job::connect() {
 }
 
 void Job::receive(const Wait& wait, int64_t unit, int buffer, int from) {
-  const Place here{.phase = Phase::kReceive, .unit = unit, .peer = from};
+  const RankActivity here{.phase = Phase::kReceive, .unit = unit, .peer = from};
   channel_->receive(buffer, numbers_in(buffer));
   wait.until([&] { return channel_->arrived(buffer); }, here);
   channel_->order_after_arrival(buffer, compute());

@@ -36,7 +36,7 @@ class GpuEdge {
   virtual void abort() {}
   // Lets go of what belongs to the other side, once no transfer is left.
   virtual void close() {}
-  Place connecting() const { return {.phase = Phase::kConnect, .peer = peer_}; }
+  RankActivity connecting() const { return {.phase = Phase::kConnect, .peer = peer_}; }
 
  protected:
   // Puts the transfer on stream().

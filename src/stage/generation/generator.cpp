@@ -60,7 +60,7 @@ void Generator::wait_for_tokens() {
 
 // First stage: called while no sequence runs and no request waits.
 void Generator::idle() {
-  if (links_.watchdog.place().phase != Phase::kIdle) run_.enter(Phase::kIdle, {counts_.steps});
+  if (links_.watchdog.activity().phase != Phase::kIdle) run_.enter(Phase::kIdle, {counts_.steps});
   links_.watchdog.look();
   links_.watchdog.pulse();
   links_.watchdog.check();
@@ -150,7 +150,7 @@ void Generator::collect_results() {
   while (!unread_.empty() && compute_.computed(unread_.front().buffer).done()) {
     const Unread one = std::move(unread_.front());
     const double start = steady_seconds();
-    const Place before = links_.watchdog.place();  // a wait calls this: its stamp is put back below
+    const RankActivity before = links_.watchdog.activity();  // a wait calls this: its stamp is put back below
     run_.enter(Phase::kWrite, {one.step});
     links_.control->send_tokens(to_words(completions_->take(one.samples, compute_.results(one.buffer, one.results))));
     on_tokens_(completions_->progress());

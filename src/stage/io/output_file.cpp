@@ -27,7 +27,7 @@ namespace {
 // trusted: equal jobs give equal bytes, and only rows take time.
 
 // i32 samples, i32 vocab, then a row of fp32 logits a sample.
-Places frame_bin(PartialFile& partial, const OutputJob& job) {
+RowOffsets frame_bin(PartialFile& partial, const OutputJob& job) {
   const std::array<int32_t, 2> header{static_cast<int32_t>(job.samples()), static_cast<int32_t>(job.vocab)};
   partial.write(0, std::as_bytes(std::span(header)));
   partial.set_size(sizeof header + bytes_of_rows(job));
@@ -36,10 +36,10 @@ Places frame_bin(PartialFile& partial, const OutputJob& job) {
 
 // Rows go past HDF5, which would copy on one thread and leaves no readable file when the process is killed. The
 // datasets are contiguous, of this machine's own types.
-Places make_h5(const PendingPath& pending, const OutputJob& job) {
+RowOffsets make_h5(const PendingPath& pending, const OutputJob& job) {
   h5::File file = create_pending_h5(pending);
   const auto rows = static_cast<uint64_t>(job.rows());
-  Places places;
+  RowOffsets places;
   if (job.kind.score) {
     places.first = file.create_dataset("is_greedy", DType::kI32, {rows});
     places.second = file.create_dataset("logprobs", DType::kF32, {rows});
@@ -80,9 +80,9 @@ void copy(const CheckedFile& from, uint64_t first, uint64_t end, PartialFile& in
 }
 
 // HDF5 makes a file with nothing in its rows, and what is around them is copied: HDF5 would lock NAME.partial itself.
-Places frame_h5(PartialFile& partial, const OutputJob& job) {
+RowOffsets frame_h5(PartialFile& partial, const OutputJob& job) {
   const PendingPath pending = pending_output(partial.output());
-  const Places places = make_h5(pending, job);
+  const RowOffsets places = make_h5(pending, job);
   const CheckedFile made(pending.temporary_path());
   std::array<uint64_t, 2> rows{places.first, places.second};
   std::sort(rows.begin(), rows.end());
@@ -97,7 +97,7 @@ Places frame_h5(PartialFile& partial, const OutputJob& job) {
   return places;
 }
 
-Places frame(PartialFile& partial, const OutputJob& job) {
+RowOffsets frame(PartialFile& partial, const OutputJob& job) {
   return partial.output().extension() == ".bin" ? frame_bin(partial, job) : frame_h5(partial, job);
 }
 
@@ -111,7 +111,7 @@ class RowsOutput : public OutputFile, private RowTaker {
     else
       rows_.write_from_one_host();
   }
-  RowsOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file, const Places& places)
+  RowsOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file, const RowOffsets& places)
       : partial_(path, std::move(file), job.replica, true), job_(job), rows_(partial_, job_, places) {}
 
   void start_journal(const JournalContent& content) {
@@ -415,7 +415,7 @@ std::unique_ptr<OutputFile> join_output(const std::filesystem::path& path, const
   const Json made = parse_json(shared, "output of another replica");
   auto output = std::make_unique<RowsOutput>(
       path, job, join_partial(path, PartialTag::from_hex(made.at("tag").get<std::string>(), made.at("tag_offset"))),
-      Places{.first = made.at("first"), .second = made.at("second")});
+      RowOffsets{.first = made.at("first"), .second = made.at("second")});
   JournalContent content = new_journal(job);
   content.id = made.at("id");
   output->start_journal(content);

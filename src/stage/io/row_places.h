@@ -14,7 +14,7 @@ namespace lfm2 {
 
 // Byte offsets of row 0. `first`: of the logits, hidden states, ids or top-1 marks; `second`: of the log-probabilities,
 // or 0 where there are none.
-struct Places {
+struct RowOffsets {
   uint64_t first = 0, second = 0;
 };
 
@@ -29,23 +29,23 @@ class BlockOwners {
   static constexpr uint64_t kBlockBytes = uint64_t{1} << 16;  // a multiple of the page size of every machine
 
   // `first_rows` [writers], ascending: writer w writes the rows from first_rows[w] up to first_rows[w + 1].
-  BlockOwners(std::vector<int64_t> first_rows, const Places& places, uint64_t row_bytes, uint64_t bytes_of_rows)
+  BlockOwners(std::vector<int64_t> first_rows, const RowOffsets& places, uint64_t row_bytes, uint64_t bytes_of_rows)
       : first_rows_(std::move(first_rows)), places_(places), row_bytes_(row_bytes), bytes_of_rows_(bytes_of_rows) {}
 
   int64_t owner(uint64_t offset) const;  // the writer that owns the block of this byte
 
  private:
   std::vector<int64_t> first_rows_;
-  Places places_;
+  RowOffsets places_;
   uint64_t row_bytes_, bytes_of_rows_;
 };
 
 class RowPlaces {
  public:
-  RowPlaces(const PartialFile& partial, const OutputJob& job, const Places& places)
+  RowPlaces(const PartialFile& partial, const OutputJob& job, const RowOffsets& places)
       : partial_(partial), job_(job), places_(places) {}
 
-  const Places& places() const { return places_; }
+  const RowOffsets& places() const { return places_; }
   uint64_t end() const;  // the end of the last place, up to which the file must reach
 
   // One of the next two is called before the first write(). From one host: all writers see one page cache, and rows go
@@ -74,7 +74,7 @@ class RowPlaces {
 
   const PartialFile& partial_;
   const OutputJob& job_;
-  Places places_;
+  RowOffsets places_;
   FileMapping mapping_;
   std::optional<BlockOwners> owners_;
   std::string seams_;

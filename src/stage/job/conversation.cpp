@@ -40,14 +40,15 @@ bool InputLines::ended() const {
   return state_->ended && state_->lines.empty();
 }
 
-Conversation::Conversation(const TextModel& model, Request each, int64_t max_positions, std::time_t now, Place place)
+Conversation::Conversation(const TextModel& model, Request each, int64_t max_positions, std::time_t now,
+                           Terminal terminal)
     : model_(model),
       each_(std::move(each)),
       max_positions_(max_positions),
       now_(now),
-      place_(std::move(place)),
-      lines_(place_.in),
-      interrupts_(place_.interrupts()) {
+      terminal_(std::move(terminal)),
+      lines_(terminal_.in),
+      interrupts_(terminal_.interrupts()) {
   print("> ");
 }
 
@@ -73,7 +74,7 @@ std::string without_controls(std::string_view text) {
 
 }  // namespace
 
-void Conversation::print(std::string_view text) { print_results(text, place_.out); }
+void Conversation::print(std::string_view text) { print_results(text, terminal_.out); }
 
 void Conversation::look_for_line() {
   while (!next_ && !ended_) {
@@ -129,8 +130,8 @@ std::optional<Request> Conversation::next() {
 }
 
 std::vector<int32_t> Conversation::taken_back() {
-  const bool interrupted = place_.interrupts() > interrupts_;
-  interrupts_ = place_.interrupts();
+  const bool interrupted = terminal_.interrupts() > interrupts_;
+  interrupts_ = terminal_.interrupts();
   if (interrupted && current_) {
     const int32_t sample = *current_;
     end_answer();

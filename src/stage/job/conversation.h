@@ -38,12 +38,12 @@ class InputLines {
 
 class Conversation : public RequestSource {
  public:
-  struct Place {
+  struct Terminal {
     std::FILE *in = nullptr, *out = nullptr;
     std::function<int()> interrupts;  // how many were asked for so far: one ends an answer, two the conversation
   };
   // `each`: how answers are drawn; its max_new is lowered to what fits into `max_positions` positions.
-  Conversation(const TextModel& model, Request each, int64_t max_positions, std::time_t now, Place place);
+  Conversation(const TextModel& model, Request each, int64_t max_positions, std::time_t now, Terminal terminal);
 
   int64_t waiting() const override { return next_ ? 1 : 0; }
   std::optional<Request> next() override;
@@ -62,7 +62,7 @@ class Conversation : public RequestSource {
   const Request each_;
   const int64_t max_positions_;
   const std::time_t now_;
-  const Place place_;
+  const Terminal terminal_;
   InputLines lines_;
   OrderedJson messages_ = OrderedJson::array();
   std::optional<Request> next_;     // the request that the newest line became

@@ -63,7 +63,7 @@ double load_weights(JobFrame& job, const JobPlan& plan) {
   Progress progress("load", bytes, Progress::Unit::kBytes,
                     job.world.rank() == 0 ? job.options.progress : ProgressMode::kOff,
                     [&job] { job.world.watchdog().pulse(); });
-  Session::Place place{
+  PipelineRank rank{
       .backend = *job.machine.backend,
       .watchdog = job.world.watchdog(),
       .index = job.pipeline.rank(),
@@ -72,7 +72,7 @@ double load_weights(JobFrame& job, const JobPlan& plan) {
       .compute = job.compute,
       .make_channel = [&job](const ChannelShape& shape) { return make_channel(job.pipeline, job.machine, shape); },
       .control = std::make_unique<MpiControlLink>(job.pipeline)};
-  job.session.emplace(*job.shards, std::move(place), progress,
+  job.session.emplace(*job.shards, std::move(rank), progress,
                       std::min(job.world.fair_share_of_processors(), kMaxReaders));
   const double seconds = seconds_since(start);
   job.say(fmt::format("loaded {:.2f} GB in {:.2f} s", static_cast<double>(bytes) / 1e9, seconds));

@@ -53,7 +53,7 @@ struct JobFrame {
   int64_t pipelines_on_host() const;        // the most replicas there may be on this host
   OutputJob output_job();                   // for last stages
   void say(const std::string& line) const;  // prints with --verbose
-  void enter(const Place& place) const { world.watchdog().enter(place); }
+  void enter(const RankActivity& activity) const { world.watchdog().enter(activity); }
   // Takes an output that was opened. It is closed with the frame or, after an error, before that.
   template <class Output>
   Output* own(std::unique_ptr<Output> opened) {

@@ -29,28 +29,27 @@ StageTime time_block(const ShardSet& shards, Backend& backend, DType compute, in
 
 }  // namespace
 
-Session::Session(const ShardSet& shards, Place place, Progress& progress, int readers)
-    : place_(std::move(place)),
-      weights_(shards, place_.backend, place_.compute, progress, readers),
-      pieces_(make_pieces(weights_, shards.config(), place_.pieces)) {
+Session::Session(const ShardSet& shards, PipelineRank rank, Progress& progress, int readers)
+    : rank_(std::move(rank)),
+      weights_(shards, rank_.backend, rank_.compute, progress, readers),
+      pieces_(make_pieces(weights_, shards.config(), rank_.pieces)) {
   weights_.finish();
-  weights_.expect_all_loaded(stage_tensors(shards, place_.pieces));
+  weights_.expect_all_loaded(stage_tensors(shards, rank_.pieces));
 }
 
 StageLinks Session::links(int first_buffers) {
-  if (place_.stages > 1 && first_buffers > channel_buffers_) {
+  if (rank_.stages > 1 && first_buffers > channel_buffers_) {
     channel_.reset();
     channel_buffers_ = first_buffers;
-    channel_ =
-        place_.make_channel({.buffers = place_.index == 0 ? first_buffers : kBuffers, .ring = pieces_.size() > 1});
+    channel_ = rank_.make_channel({.buffers = rank_.index == 0 ? first_buffers : kBuffers, .ring = pieces_.size() > 1});
   }
-  return {.backend = place_.backend,
+  return {.backend = rank_.backend,
           .pieces = pieces_,
           .channel = channel_.get(),
-          .control = place_.control.get(),
-          .index = place_.index,
-          .stages = place_.stages,
-          .watchdog = place_.watchdog};
+          .control = rank_.control.get(),
+          .index = rank_.index,
+          .stages = rank_.stages,
+          .watchdog = rank_.watchdog};
 }
 
 BlockCosts time_blocks(const ShardSet& shards, const Machine& machine, const MpiWorld& world, DType compute,

@@ -21,23 +21,23 @@
 
 namespace lfm2 {
 
+// A rank's device, stage and links in its pipeline. The stages are processes that MPI joins or, in tests, threads.
+struct PipelineRank {
+  Backend& backend;
+  Watchdog& watchdog;
+  int64_t index = 0, stages = 1;
+  std::vector<LayerRange> pieces;  // several where micro-batches go round a ring
+  DType compute = DType::kF32;
+  // The links to the other stages; null for a single stage. make_channel is called for the first job, and again where
+  // a later one needs more buffers.
+  std::function<std::unique_ptr<Channel>(const ChannelShape& shape)> make_channel;
+  std::unique_ptr<ControlLink> control;
+};
+
 class Session {
  public:
-  // Where the stage is in its pipeline. The stages are processes that MPI joins or, in tests, threads.
-  struct Place {
-    Backend& backend;
-    Watchdog& watchdog;
-    int64_t index = 0, stages = 1;
-    std::vector<LayerRange> pieces;  // several where micro-batches go round a ring
-    DType compute = DType::kF32;
-    // The links to the other stages; null for a single stage. make_channel is called for the first job, and again where
-    // a later one needs more buffers.
-    std::function<std::unique_ptr<Channel>(const ChannelShape& shape)> make_channel;
-    std::unique_ptr<ControlLink> control;
-  };
-
   // Loads the pieces, with `readers` threads. `shards` must outlive this.
-  Session(const ShardSet& shards, Place place, Progress& progress, int readers);
+  Session(const ShardSet& shards, PipelineRank rank, Progress& progress, int readers);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -46,12 +46,12 @@ class Session {
   StageLinks links(int first_buffers = kBuffers);
 
   std::span<const Stage> pieces() const { return pieces_; }
-  Backend& backend() const { return place_.backend; }
-  DType compute() const { return place_.compute; }
+  Backend& backend() const { return rank_.backend; }
+  DType compute() const { return rank_.compute; }
   uint64_t weight_bytes() const { return weights_.bytes(); }
 
  private:
-  Place place_;
+  PipelineRank rank_;
   ShardWeights weights_;
   std::vector<Stage> pieces_;
   std::unique_ptr<Channel> channel_;

@@ -124,7 +124,7 @@ std::unique_ptr<RequestSource> ChatTraffic::open(int64_t positions) {
   if (!job_.options.generation.sampling.max_new && !job_.text.generation_config().max_new)
     each.max_new = job_.config().max_positions;
   return std::make_unique<Conversation>(*job_.text.model(), std::move(each), positions, job_.text.now(),
-                                        Conversation::Place{.in = stdin, .out = stdout, .interrupts = interrupts});
+                                        Conversation::Terminal{.in = stdin, .out = stdout, .interrupts = interrupts});
 }
 
 }  // namespace

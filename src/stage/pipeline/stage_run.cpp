@@ -78,9 +78,10 @@ void StageRun::end() {
 
 double StageRun::wait(const std::function<bool()>& done, Phase phase, Unit unit, int64_t peer_stage) {
   const double start = traced_ ? steady_seconds() : 0;
-  const int peer = peer_stage == Place::kNobody ? Place::kNobody
-                                                : links_.watchdog.rank() + static_cast<int>(peer_stage - links_.index);
-  const double waited = waiter_.until(done, place(phase, unit, peer));
+  const int peer = peer_stage == RankActivity::kNobody
+                       ? RankActivity::kNobody
+                       : links_.watchdog.rank() + static_cast<int>(peer_stage - links_.index);
+  const double waited = waiter_.until(done, activity(phase, unit, peer));
   if (waited > 0) trace(TraceKind::kWait, unit, start, start + waited, phase);
   return waited;
 }

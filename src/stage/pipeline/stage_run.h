@@ -104,7 +104,7 @@ class StageRun {
 
   // Returns when `done` returns true, with the seconds that it took. Meanwhile the stamp says that this rank is at
   // `unit` and waits for its own device, or for the stage `peer_stage`.
-  double wait(const std::function<bool()>& done, Phase phase, Unit unit, int64_t peer_stage = Place::kNobody);
+  double wait(const std::function<bool()>& done, Phase phase, Unit unit, int64_t peer_stage = RankActivity::kNobody);
 
   // Start receiving a unit from the stage before, and sending one to the next stage once `computed` is done.
   void receive(int buffer, const Tensor& into, Unit unit);
@@ -123,7 +123,7 @@ class StageRun {
   bool first_is_asked_to_stop() const;
   void pass_on_stop();
 
-  void enter(Phase phase, Unit unit) { links_.watchdog.enter(place(phase, unit)); }
+  void enter(Phase phase, Unit unit) { links_.watchdog.enter(activity(phase, unit)); }
   void collect_times();  // notes work and transfers that ended since the last call
   void trace(TraceKind kind, Unit unit, double start, double end, Phase phase = Phase::kCompute) {
     if (traced_)
@@ -143,7 +143,7 @@ class StageRun {
     Unit unit;
     int buffer;
   };
-  Place place(Phase phase, Unit unit, int peer = Place::kNobody) const {
+  RankActivity activity(Phase phase, Unit unit, int peer = RankActivity::kNobody) const {
     return {.phase = phase,
             .unit = unit.number,
             .piece = shape_.pieces > 1 ? static_cast<int32_t>(unit.piece) : -1,

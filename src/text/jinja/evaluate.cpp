@@ -23,7 +23,7 @@ Value take(Arguments& arguments, std::string_view name) {
 
 }  // namespace
 
-Value& Evaluator::at(const Place& place) {
+Value& Evaluator::at(const VariableRef& place) {
   Activation* activation = activation_;
   for (int hops = place.hops; hops > 0; --hops) activation = activation->outer;
   return activation->slots[static_cast<size_t>(place.slot)];
@@ -216,7 +216,9 @@ Value Evaluator::call_macro(const Macro& macro, Arguments& arguments) {
   const FunctionSyntax& function = *macro.function;
   std::vector<Value> none(static_cast<size_t>(function.slots));
   Activation* const activation = heap_.make<Activation>(macro.outer, heap_.copy_array(std::span<const Value>(none)));
-  const auto place = [&](const Place& where) -> Value& { return activation->slots[static_cast<size_t>(where.slot)]; };
+  const auto place = [&](const VariableRef& where) -> Value& {
+    return activation->slots[static_cast<size_t>(where.slot)];
+  };
   const size_t parameters = function.parameters.size();
   heap_.charge(parameters * (1 + arguments.keyword.size() / 16));
   const size_t given = std::min(parameters, arguments.positional.size());

@@ -48,7 +48,7 @@ class Evaluator {
   Value evaluate_call(const Expression& expression, const Value* caller);
   Value call(const Value& callee, Arguments& arguments);
   Value call_macro(const Macro& macro, Arguments& arguments);
-  Value& at(const Place& place);
+  Value& at(const VariableRef& place);
 
   // Statements (execute.cpp).
   Flow execute(const Body& body);

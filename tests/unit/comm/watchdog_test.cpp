@@ -21,15 +21,17 @@ constexpr double kTimeout = 10;
 using Kind = Stall::Kind;
 
 RankView computes(int rank, double idle) {
-  return {.rank = rank, .place = {.phase = Phase::kCompute, .unit = 5}, .idle_seconds = idle};
+  return {.rank = rank, .activity = {.phase = Phase::kCompute, .unit = 5}, .idle_seconds = idle};
 }
 RankView receives(int rank, int peer, double idle) {
-  return {.rank = rank, .place = {.phase = Phase::kReceive, .unit = 5, .peer = peer}, .idle_seconds = idle};
+  return {.rank = rank, .activity = {.phase = Phase::kReceive, .unit = 5, .peer = peer}, .idle_seconds = idle};
 }
 RankView sends(int rank, int peer, double idle) {
-  return {.rank = rank, .place = {.phase = Phase::kSend, .unit = 5, .peer = peer}, .idle_seconds = idle};
+  return {.rank = rank, .activity = {.phase = Phase::kSend, .unit = 5, .peer = peer}, .idle_seconds = idle};
 }
-RankView meets(int rank, double idle) { return {.rank = rank, .place = {.phase = Phase::kMeet}, .idle_seconds = idle}; }
+RankView meets(int rank, double idle) {
+  return {.rank = rank, .activity = {.phase = Phase::kMeet}, .idle_seconds = idle};
+}
 RankView stopped(RankView view) {
   view.silent_seconds = view.idle_seconds;
   return view;
@@ -59,7 +61,7 @@ TEST(FindStallTest, AStoppedProcessIsBlamedWhateverItWaitedFor) {
 
 TEST(FindStallTest, DisksMayTakeLonger) {
   const auto writes = [](double idle) {
-    return RankView{.rank = 1, .place = {.phase = Phase::kWrite}, .idle_seconds = idle};
+    return RankView{.rank = 1, .activity = {.phase = Phase::kWrite}, .idle_seconds = idle};
   };
   EXPECT_FALSE(find_stall(std::vector{sends(0, 1, 90), writes(99)}, kTimeout));
   expect_stall({sends(0, 1, 90), writes(100)}, 1, Kind::kHangs);
@@ -81,7 +83,7 @@ TEST(FindStallTest, WhoeverWaitsForARankThatGetsOnIsNotStalled) {
 
 TEST(FindStallTest, APlaceMayHaveALimitOfItsOwn) {
   RankView loads = computes(1, 50);
-  loads.place = {.phase = Phase::kLoad, .limit_seconds = 100};
+  loads.activity = {.phase = Phase::kLoad, .limit_seconds = 100};
   EXPECT_FALSE(find_stall(std::vector{meets(0, 500), loads}, kTimeout));
   loads.idle_seconds = 100;
   expect_stall({meets(0, 500), loads}, 1, Kind::kHangs);
@@ -103,8 +105,8 @@ TEST(StampsTest, KeepsTheNewest) {
   stamps.enter({.phase = Phase::kMeet, .label = "a label that is longer than what is kept of it"});
   const std::vector<RankStamps::Entry> entries = stamps.entries();
   ASSERT_EQ(entries.size(), RankStamps::kKept);
-  EXPECT_EQ(to_text(entries[0].place), "waits until rank 4 takes micro-batch 69");
-  EXPECT_EQ(to_text(entries.back().place), "waits for all ranks at \"a label that is longer t\"");
+  EXPECT_EQ(to_text(entries[0].activity), "waits until rank 4 takes micro-batch 69");
+  EXPECT_EQ(to_text(entries.back().activity), "waits for all ranks at \"a label that is longer t\"");
   EXPECT_EQ(stamps.progress(), 102u);
 }
 

@@ -24,11 +24,11 @@ uint64_t number_at(const std::string& bytes, size_t at, size_t count) {
 }
 
 // Where the first message of a type stands in an object header of version 1, and where that header ends.
-struct Place {
+struct MessagePosition {
   size_t header = 0, message = 0, end = 0;
 };
 
-Place find_message(const std::string& bytes, uint64_t type) {
+MessagePosition find_message(const std::string& bytes, uint64_t type) {
   for (size_t header = 0; header + 16 <= bytes.size(); header += 8) {
     const size_t end = header + 16 + number_at(bytes, header + 8, 4);
     if (number_at(bytes, header, 2) != 1 || number_at(bytes, header + 4, 4) != 1 || end > bytes.size()) continue;
@@ -41,7 +41,7 @@ Place find_message(const std::string& bytes, uint64_t type) {
 
 // Moves the message behind all others and lowers the count of messages: the library reads it nevertheless.
 void hide_message(std::string& bytes, uint64_t type) {
-  const Place place = find_message(bytes, type);
+  const MessagePosition place = find_message(bytes, type);
   const auto at = [&](size_t offset) { return bytes.begin() + static_cast<ptrdiff_t>(offset); };
   std::rotate(at(place.message), at(place.message + 8 + number_at(bytes, place.message + 2, 2)), at(place.end));
   --bytes[place.header + 2];

@@ -64,7 +64,7 @@ TEST_F(RowPlacesTest, EachBlockIsWrittenByItsOwnerAlone) {
       jobs.push_back(std::make_unique<OutputJob>(all));
       jobs.back()->replica = writer;
       jobs.back()->replicas = writers;
-      places.push_back(std::make_unique<RowPlaces>(*files.back(), *jobs.back(), Places{one.first, one.second}));
+      places.push_back(std::make_unique<RowPlaces>(*files.back(), *jobs.back(), RowOffsets{one.first, one.second}));
       places.back()->write_from_several_hosts(one.first_rows);
       const int64_t next = writer + 1 < writers ? one.first_rows[static_cast<size_t>(writer) + 1] : one.samples;
       for (int64_t row = one.first_rows[static_cast<size_t>(writer)], count = 0; row < next; row += count) {

@@ -20,7 +20,7 @@ struct Names {
   FunctionSyntax* function;
   Scope* scope;
   bool soft;  // in an if: what is unknown is an error only where it is reached
-  std::map<std::string_view, Place> places;
+  std::map<std::string_view, VariableRef> places;
   std::set<int> parameters;  // slots that the call or the loop sets
 };
 
@@ -49,7 +49,7 @@ class Resolver {
     return {parent, &function, &scope, false, {}, {}};
   }
 
-  static const Place* find(const Names& names, std::string_view name, int& hops) {
+  static const VariableRef* find(const Names& names, std::string_view name, int& hops) {
     hops = 0;
     const FunctionSyntax* function = names.function;
     for (const Names* scope = &names; scope != nullptr; scope = scope->parent) {
@@ -60,8 +60,8 @@ class Resolver {
     return nullptr;
   }
 
-  Place add(Names& names, std::string_view name) {
-    const Place place{0, names.function->slots++, false};
+  VariableRef add(Names& names, std::string_view name) {
+    const VariableRef place{0, names.function->slots++, false};
     names.scope->slots.push_back(place.slot);
     names.places[name] = place;
     return place;
@@ -85,7 +85,7 @@ class Resolver {
     if (name == "caller") fail(line, unsupported("assigning to 'caller'"));
     if (names.places.count(name) > 0) return;
     int hops;
-    const Place* outer = names.parent == nullptr ? nullptr : find(*names.parent, name, hops);
+    const VariableRef* outer = names.parent == nullptr ? nullptr : find(*names.parent, name, hops);
     Entry entry{0, Entry::From::kNothing, {}, 0};
     if (outer != nullptr) {
       entry.from = Entry::From::kOuter;
@@ -101,9 +101,9 @@ class Resolver {
 
   // What a call or a loop sets. A loop's variables have a value wherever they can be named (`always`); a parameter has
   // none yet in the defaults of those before it.
-  Place declare(Names& names, std::string_view name, bool always) {
+  VariableRef declare(Names& names, std::string_view name, bool always) {
     if (names.places.count(name) == 0) add(names, name);
-    Place& place = names.places[name];
+    VariableRef& place = names.places[name];
     place.parameter = always;
     names.parameters.insert(place.slot);
     return place;
@@ -159,9 +159,9 @@ class Resolver {
   void resolve(Names& names, Statement& statement);
   void resolve_loop(Names& names, Statement& statement);
   void resolve_function(Names& names, FunctionSyntax& function);
-  Place place_of(const Names& names, std::string_view name) {
+  VariableRef place_of(const Names& names, std::string_view name) {
     int hops;
-    Place place = *find(names, name, hops);
+    VariableRef place = *find(names, name, hops);
     place.hops = hops;
     return place;
   }

@@ -18,9 +18,9 @@ struct Statement;
 using StatementPtr = std::unique_ptr<Statement>;
 using Body = std::vector<StatementPtr>;
 
-// A variable's place: in the running function (the template itself, a macro, a call's body), or `hops` functions around
+// A variable: in the running function (the template itself, a macro, a call's body), or `hops` functions around
 // it.
-struct Place {
+struct VariableRef {
   int hops = 0;
   int slot = 0;
   bool parameter = false;  // always set where it can be named
@@ -31,7 +31,7 @@ struct Entry {
   enum class From : uint8_t { kVariables, kOuter, kNothing };
   int slot;
   From from;
-  Place outer;          // kOuter: a copy of this one
+  VariableRef outer;    // kOuter: a copy of this one
   size_t variable = 0;  // kVariables: the number of the caller's variable
 };
 struct Scope {
@@ -74,7 +74,7 @@ struct Expression {
   int depth = 1;  // of the tree below
   std::string_view name;
   Value constant;
-  Place place;
+  VariableRef place;
   std::vector<ExpressionPtr> operands;
   std::vector<Operator> operators;
   std::unique_ptr<CallSyntax> call;
@@ -100,14 +100,14 @@ enum class StatementKind : uint8_t {
 struct FunctionSyntax {
   std::string_view name;
   std::vector<std::string_view> parameters;
-  std::vector<Place> parameter_places;
+  std::vector<VariableRef> parameter_places;
   std::vector<ExpressionPtr> defaults;  // of the last parameters
   Body body;
   Scope scope;
   int slots = 0;
   // The place of the name that every macro may use, where it does.
   bool uses_caller = false;
-  Place caller;
+  VariableRef caller;
 };
 
 struct Statement {
@@ -120,8 +120,8 @@ struct Statement {
   Body otherwise;                          // kIf, kFor
   Scope scope, otherwise_scope, condition_scope;
   ExpressionPtr condition_target;            // kFor: `target` once more, in the scope of the condition
-  Place loop;                                // kFor
-  Place name;                                // kMacro: where it goes
+  VariableRef loop;                          // kFor
+  VariableRef name;                          // kMacro: where it goes
   std::unique_ptr<FunctionSyntax> function;  // kMacro, kCallBlock, kGeneration
 };
 
