@@ -37,7 +37,7 @@ void OpenCompletions::apply(const Step& step) {
     }
   for (const Admission& one : step.admitted) {
     const Request& request = one.request;
-    const auto drawn = static_cast<size_t>(one.known - one.prompt);
+    const auto drawn = static_cast<size_t>(one.num_tokens - one.prompt);
     const auto [found, is_new] = open_.try_emplace(request.sample);
     Open& open = found->second;
     expect(drawn == open.completion.token_ids.size(), "OpenCompletions: a sequence comes back with another text");

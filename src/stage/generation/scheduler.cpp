@@ -48,7 +48,7 @@ void Scheduler::preempt(int32_t slot) {
   enter(slot, State::kPreempted);
   Sequence sequence = release(slot);
   sequence.pages.clear();
-  sequence.fed = 0;
+  sequence.num_computed = 0;
   const auto behind = std::find_if(waiting_.begin(), waiting_.end(),
                                    [&](const Sequence& other) { return other.number > sequence.number; });
   waiting_.insert(behind, std::move(sequence));
@@ -92,7 +92,7 @@ int32_t Scheduler::youngest() const {
 bool Scheduler::has_page_for_next(Step& step, int32_t slot) {
   Sequence& sequence = at(slot);
   const bool is_victim = sequence.state == State::kVictim,
-             fits = pages_for(sequence.fed + 1, limits_.caches.page_size) <= std::ssize(sequence.pages);
+             fits = pages_for(sequence.num_computed + 1, limits_.caches.page_size) <= std::ssize(sequence.pages);
   while (pages_.available() == 0 && (is_victim || !fits)) {
     const int32_t victim = is_victim ? slot : youngest();
     if (at(victim).in_flight > 0) {
@@ -114,7 +114,7 @@ bool Scheduler::has_page_for_next(Step& step, int32_t slot) {
 // that may still need one, so that admitting a sequence causes no preemption in the next steps.
 bool Scheduler::give_pages(Sequence& sequence, Step& step) {
   const std::span<const int32_t> tokens(sequence.tokens);
-  const int64_t needed = pages_for(sequence.known, limits_.caches.page_size);
+  const int64_t needed = pages_for(sequence.num_tokens, limits_.caches.page_size);
   expect(needed <= limits_.caches.pages, "Scheduler: a sequence that never fits");
   std::vector<int32_t> prefix;
   if (sequence.request.takes_prefix()) prefix = pages_.find(tokens.first(tokens.size() - 1));
@@ -129,7 +129,7 @@ bool Scheduler::give_pages(Sequence& sequence, Step& step) {
   sequence.prefix = {};
   for (const int32_t page : prefix) sequence.prefix = pages_.hold(page);
   sequence.full = std::ssize(prefix);
-  sequence.fed = cached;
+  sequence.num_computed = cached;
   sequence.pages = std::move(prefix);
   while (std::ssize(sequence.pages) < needed) sequence.pages.push_back(pages_.take());
   return true;
@@ -137,7 +137,7 @@ bool Scheduler::give_pages(Sequence& sequence, Step& step) {
 
 // Keeps the pages whose last token has come and is part of a step: all later steps may read them, no earlier step may.
 void Scheduler::keep_full_pages(Sequence& sequence) {
-  const int64_t page = limits_.caches.page_size, known = std::min(sequence.fed, std::ssize(sequence.tokens));
+  const int64_t page = limits_.caches.page_size, known = std::min(sequence.num_computed, std::ssize(sequence.tokens));
   for (; (sequence.full + 1) * page <= known; ++sequence.full) {
     const auto first = static_cast<size_t>(sequence.full * page);
     sequence.prefix = pages_.keep(sequence.pages[static_cast<size_t>(sequence.full)], sequence.prefix,
@@ -176,21 +176,21 @@ bool Scheduler::admit(Step& step) {
   if (free_slots_.empty()) return false;
   std::optional<Sequence> sequence = next_waiting();
   if (!sequence) return false;
-  sequence->known = std::ssize(sequence->tokens);
+  sequence->num_tokens = std::ssize(sequence->tokens);
   if (!give_pages(*sequence, step)) {
     waiting_.push_front(std::move(*sequence));
     return false;
   }
   const int32_t slot = free_slots_.back();
   free_slots_.pop_back();
-  if (sequence->state == State::kWaiting) source_.begun(sequence->request.sample, sequence->fed);
+  if (sequence->state == State::kWaiting) source_.begun(sequence->request.sample, sequence->num_computed);
   Admission& one = step.admitted.emplace_back(Admission{.slot = slot,
                                                         .prompt = static_cast<int32_t>(sequence->prompt),
-                                                        .known = static_cast<int32_t>(sequence->known),
-                                                        .cached = static_cast<int32_t>(sequence->fed),
+                                                        .num_tokens = static_cast<int32_t>(sequence->num_tokens),
+                                                        .num_cached = static_cast<int32_t>(sequence->num_computed),
                                                         .request = sequence->request,
                                                         .pages = sequence->pages});
-  if (sequence->known > sequence->prompt) {  // what is asked about the prompt has gone out with the first token
+  if (sequence->num_tokens > sequence->prompt) {  // what is asked about the prompt has gone out with the first token
     one.request.prompt_log_probs = false;
     one.request.hidden = Hidden::kNone;
   } else if (one.request.prompt_log_probs || one.request.echo) {
@@ -226,11 +226,11 @@ void Scheduler::choose_prompts(Step& step, std::vector<StepEntry>& singles, std:
     const int32_t slot = prompts_.front();
     prompts_.pop_front();
     Sequence& sequence = at(slot);
-    const int64_t count = std::min(budget, sequence.known - sequence.fed);
+    const int64_t count = std::min(budget, sequence.num_tokens - sequence.num_computed);
     ++sequence.in_flight;
     (count == 1 ? singles : chunks).push_back({slot, static_cast<int32_t>(count)});
     budget -= count;
-    if (sequence.fed + count < sequence.known) unfinished.push_back(slot);
+    if (sequence.num_computed + count < sequence.num_tokens) unfinished.push_back(slot);
   }
   prompts_.insert(prompts_.begin(), unfinished.begin(), unfinished.end());  // they go first in the next step, too
 }
@@ -255,12 +255,12 @@ std::optional<ScheduledStep> Scheduler::next() {
 
 // The next `count` tokens of a sequence; the newest one may not have come back.
 void Scheduler::append_ids(const Sequence& sequence, int32_t count, std::vector<int32_t>& ids) {
-  if (sequence.fed == std::ssize(sequence.tokens)) {
+  if (sequence.num_computed == std::ssize(sequence.tokens)) {
     expect(count == 1 && sequence.awaited == 1, "Scheduler: a token is fed that nobody draws");
     ids.push_back(awaited_id(sequence.draw));
     return;
   }
-  const auto begin = sequence.tokens.begin() + sequence.fed;
+  const auto begin = sequence.tokens.begin() + sequence.num_computed;
   ids.insert(ids.end(), begin, begin + count);
 }
 
@@ -275,10 +275,10 @@ ScheduledStep Scheduler::compose(Step step, std::vector<StepEntry> singles, cons
     Sequence& sequence = at(entry.slot);
     append_ids(sequence, entry.count, scheduled.ids);
     if (sequence.request.rule.counts()) append_ids(sequence, entry.count, step.counted);
-    sequence.fed += entry.count;
+    sequence.num_computed += entry.count;
     keep_full_pages(sequence);
     flight.slots.push_back(entry.slot);
-    if (sequence.fed < sequence.known) continue;
+    if (sequence.num_computed < sequence.num_tokens) continue;
     ++sequence.awaited;
     sequence.draw = static_cast<int32_t>(flight.drawing.size());
     flight.drawing.push_back(entry.slot);

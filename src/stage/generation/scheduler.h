@@ -82,7 +82,8 @@ class Scheduler {
     std::vector<int32_t> tokens;  // the prompt and the tokens drawn so far
     int64_t prompt = 0;           // tokens of the prompt
     int64_t number = 0;           // counts requests in the order in which they came, so the youngest has the largest
-    int64_t known = 0, fed = 0;   // number of tokens to feed before the next one is drawn, and of tokens fed so far
+    int64_t num_tokens = 0;       // tokens to compute before the next one is drawn
+    int64_t num_computed = 0;     // tokens computed so far, or found in the prefix cache
     std::vector<int32_t> pages;   // those that it holds, in order
     int64_t full = 0;             // how many of them are full, and kept as the end of `prefix`
     KeptPrefix prefix;

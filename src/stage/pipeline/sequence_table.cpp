@@ -36,16 +36,16 @@ void SequenceTable::admit(const Admission& one) {
   sequence = {.used = true,
               .request = one.request,
               .prompt = one.prompt,
-              .known = one.known,
-              .cached = one.cached,
+              .num_tokens = one.num_tokens,
+              .num_computed = one.num_cached,
               .conv_state = 2 * one.slot,
               .pages = {}};
   sequence.request.rule = rule_of(one.request);
   expect(!one.request.prompt_log_probs || std::ssize(one.request.prompt) == one.prompt,
          "SequenceTable: a prompt is scored, and its tokens are not known");
-  const auto prefix = static_cast<size_t>(one.cached / shape_.page_size);
-  expect(one.cached == 0 || (shape_.keeps_prefixes && one.cached % shape_.page_size == 0 && one.cached < one.known &&
-                             prefix <= one.pages.size()),
+  const auto prefix = static_cast<size_t>(one.num_cached / shape_.page_size);
+  expect(one.num_cached == 0 || (shape_.keeps_prefixes && one.num_cached % shape_.page_size == 0 &&
+                                 one.num_cached < one.num_tokens && prefix <= one.pages.size()),
          "SequenceTable: a prefix that is not whole pages");
   for (size_t i = 0; i < one.pages.size(); ++i) give_page(sequence, one.pages[i], i < prefix);
   if (prefix > 0) sequence.conv_state = static_cast<int32_t>(shape_.first_page_row()) + sequence.pages[prefix - 1];
@@ -65,11 +65,11 @@ SequenceTable::Counted SequenceTable::count_prefixes(const Step& step, StepArray
   StepArrays::Prefixes& prefixes = arrays.prefixes;
   auto counted = step.counted.begin();
   for (const Admission& one : step.admitted) {
-    if (one.cached == 0 || !one.request.rule.counts()) continue;
-    expect(step.counted.end() - counted >= one.cached, "SequenceTable: a step without the tokens that are counted");
-    prefixes.ids.insert(prefixes.ids.end(), counted, counted + one.cached);
-    counted += one.cached;
-    prefixes.add(0, one.cached);
+    if (one.num_cached == 0 || !one.request.rule.counts()) continue;
+    expect(step.counted.end() - counted >= one.num_cached, "SequenceTable: a step without the tokens that are counted");
+    prefixes.ids.insert(prefixes.ids.end(), counted, counted + one.num_cached);
+    counted += one.num_cached;
+    prefixes.add(0, one.num_cached);
     prefixes.keepers.insert(prefixes.keepers.end(), {one.slot, one.prompt});
   }
   return counted;
@@ -92,7 +92,7 @@ void StepArrays::clear() {
 
 // Adds the rows of the entry that are asked for, where it feeds tokens of a prompt.
 void SequenceTable::ask_prompt(const Sequence& sequence, const StepEntry& entry, StepArrays& arrays) {
-  const int64_t first = sequence.cached, end = std::min(first + entry.count, sequence.prompt);
+  const int64_t first = sequence.num_computed, end = std::min(first + entry.count, sequence.prompt);
   const auto row_of = [&](int64_t position) { return static_cast<int32_t>(arrays.tokens + position - first); };
   // The row of a token says how likely the next one is; after the last one of the prompt a token is drawn.
   if (sequence.request.prompt_log_probs && std::min(end, sequence.prompt - 1) > first) {
@@ -147,7 +147,7 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
   for (const StepEntry& entry : step.entries) {
     Sequence& sequence = used(entry.slot);
     expect(entry.count > 0, "SequenceTable: an entry without tokens");
-    const int64_t end = sequence.cached + entry.count;
+    const int64_t end = sequence.num_computed + entry.count;
     const auto pages = static_cast<int64_t>(sequence.pages.size());
     expect(pages >= pages_for(end, shape_.page_size), "SequenceTable: a sequence without the pages that it needs");
     expect(pages <= table_width, "SequenceTable: a sequence grows beyond the longest one");
@@ -161,9 +161,9 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     }
     ask_prompt(sequence, entry, arrays);
     const int32_t after = sequence.conv_state == 2 * entry.slot ? 2 * entry.slot + 1 : 2 * entry.slot;
-    arrays.add_cached(sequence.cached, entry.count, sequence.pages, sequence.conv_state, after);
+    arrays.add_cached(sequence.num_computed, entry.count, sequence.pages, sequence.conv_state, after);
     sequence.conv_state = after;
-    sequence.cached = end;
+    sequence.num_computed = end;
     if (!sequence.draws()) continue;
     arrays.last_rows.push_back(static_cast<int32_t>(arrays.tokens - 1));
     arrays.draws.insert(arrays.draws.end(), {sequence.request.rng_stream, static_cast<int32_t>(sequence.drawn())});

@@ -18,18 +18,18 @@ constexpr int64_t pages_for(int64_t positions, int64_t page_size) { return (posi
 constexpr int64_t cached_positions(int64_t prompt, int64_t max_new) { return prompt + max_new - 1; }
 
 struct Sequence {
-  bool used = false;   // whether the sequence slot has one
-  Request request;     // as its admission has it, but with the whole rule: see rule_of()
-  int64_t prompt = 0;  // tokens of the prompt
-  int64_t known = 0;   // tokens that are fed before the next one is drawn: see Admission
-  int64_t cached = 0;  // tokens whose keys, values and states are cached
+  bool used = false;         // whether the sequence slot has one
+  Request request;           // as its admission has it, but with the whole rule: see rule_of()
+  int64_t prompt = 0;        // tokens of the prompt
+  int64_t num_tokens = 0;    // tokens that are fed before the next one is drawn: see Admission
+  int64_t num_computed = 0;  // tokens whose keys, values and states are cached
   // The row of convolution states that its newest step wrote, or of the page from which it continues. Each step reads
   // it and writes one of the sequence's own two rows.
   int32_t conv_state = 0;
-  std::vector<int32_t> pages;  // enough for its known tokens at first, then one more whenever the last one is full
+  std::vector<int32_t> pages;  // enough for its num_tokens at first, then one more whenever the last one is full
   // Whether a token is drawn after the newest one that was fed, and how many were drawn before it.
-  bool draws() const { return cached >= known; }
-  int64_t drawn() const { return cached - prompt; }
+  bool draws() const { return num_computed >= num_tokens; }
+  int64_t drawn() const { return num_computed - prompt; }
 };
 
 // The arrays of one step on the host, and what else is known of it.

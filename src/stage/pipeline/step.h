@@ -10,15 +10,15 @@
 
 namespace lfm2 {
 
-// A sequence enters the sequence slot `slot`. `known` tokens are fed before the next one is drawn: the prompt, and for
-// a sequence that was preempted also the tokens drawn before that. The first `cached` of them are in the caches
-// already: whole pages of the prefix cache.
+// A sequence enters the sequence slot `slot`. `num_tokens` tokens are computed before the next one is drawn: the
+// prompt, and for a sequence that was preempted also the tokens drawn before that. The first `num_cached` of them are
+// in the caches already: whole pages of the prefix cache.
 struct Admission {
-  int32_t slot = 0, prompt = 0, known = 0, cached = 0;  // `prompt`: how many tokens it has
+  int32_t slot = 0, prompt = 0, num_tokens = 0, num_cached = 0;  // `prompt`: how many tokens it has
   // Has its prompt only where log-probabilities of it are asked for, or the completion repeats it, and asks about it
   // only until the first token is drawn.
   Request request = {};
-  std::vector<int32_t> pages = {};  // enough for the known tokens, those of the prefix cache first
+  std::vector<int32_t> pages = {};  // enough for num_tokens, those of the prefix cache first
   bool operator==(const Admission&) const = default;
 };
 
@@ -49,7 +49,7 @@ struct Step {
 
 // See base/words.h.
 void for_each_field(MaybeConst<Admission> auto& one, const auto& each) {
-  each(one.slot, one.prompt, one.known, one.cached, one.request, one.pages);
+  each(one.slot, one.prompt, one.num_tokens, one.num_cached, one.request, one.pages);
 }
 void for_each_field(MaybeConst<StepEntry> auto& one, const auto& each) { each(one.slot, one.count); }
 void for_each_field(MaybeConst<AddedPage> auto& one, const auto& each) { each(one.slot, one.page); }

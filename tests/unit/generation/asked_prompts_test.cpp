@@ -191,10 +191,10 @@ TEST(AskedPromptsTest, InAnyCompany) {
 TEST(AskedPromptsTest, OnlyTheStepsOfThoseThatAsk) {
   SequenceTable table({.slots = 3, .pages = 8, .page_size = 8});
   StepArrays arrays;
-  const Admission plain{.slot = 0, .prompt = 3, .known = 3, .request = {.max_new = 9}, .pages = {0}};
+  const Admission plain{.slot = 0, .prompt = 3, .num_tokens = 3, .request = {.max_new = 9}, .pages = {0}};
   const Admission asks{.slot = 1,
                        .prompt = 5,
-                       .known = 5,
+                       .num_tokens = 5,
                        .request = {.sample = 1,
                                    .num_top_logprobs = 2,
                                    .prompt = {10, 11, 12, 13, 14},
@@ -203,7 +203,7 @@ TEST(AskedPromptsTest, OnlyTheStepsOfThoseThatAsk) {
                        .pages = {1}};
   const Admission mean{.slot = 2,
                        .prompt = 2,
-                       .known = 2,
+                       .num_tokens = 2,
                        .request = {.sample = 2, .max_new = 1, .hidden = Hidden::kMean},
                        .pages = {2}};
   table.apply({.admitted = {plain, asks, mean}, .entries = {{0, 3}}}, 4, arrays);

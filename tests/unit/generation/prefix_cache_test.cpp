@@ -119,8 +119,8 @@ struct CacheSimulation {
         table.apply(from_words<Step>(to_words(scheduled->step)), 1 << 8, arrays);
         for (const Admission& one : scheduled->step.admitted) {
           const Tokens& text = texts[one.request.sample];
-          ASSERT_LT(one.cached, one.known);
-          caches.admit(one.slot, {text.begin(), text.begin() + one.cached});
+          ASSERT_LT(one.num_cached, one.num_tokens);
+          caches.admit(one.slot, {text.begin(), text.begin() + one.num_cached});
         }
         ASSERT_NO_FATAL_FAILURE(check_counted(scheduled->step, arrays, table));
         for (int32_t& id : scheduled->ids)
@@ -182,13 +182,13 @@ struct CacheSimulation {
           &offsets = arrays.prefixes.offsets, &keepers = arrays.prefixes.keepers;
     size_t prefix = 0;
     for (const Admission& one : step.admitted) {
-      if (one.cached == 0 || !one.request.rule.counts()) continue;
+      if (one.num_cached == 0 || !one.request.rule.counts()) continue;
       ASSERT_EQ(keepers[2 * prefix], one.slot);
       ASSERT_EQ(keepers[2 * prefix + 1], one.prompt);
       const auto begin = ids.begin() + offsets[prefix], end = ids.begin() + offsets[prefix + 1];
       const Tokens& text = texts[table.sequence(one.slot).request.sample];
-      ASSERT_EQ(Tokens(begin, end), Tokens(text.begin(), text.begin() + one.cached));
-      for (int32_t i = 0; i < one.cached; ++i) ASSERT_EQ(positions[static_cast<size_t>(offsets[prefix] + i)], i);
+      ASSERT_EQ(Tokens(begin, end), Tokens(text.begin(), text.begin() + one.num_cached));
+      for (int32_t i = 0; i < one.num_cached; ++i) ASSERT_EQ(positions[static_cast<size_t>(offsets[prefix] + i)], i);
       ++prefix;
       ++counted;
     }

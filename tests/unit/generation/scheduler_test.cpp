@@ -107,7 +107,7 @@ struct Simulation {
     for (const Admission& one : scheduled.step.admitted) {  // for the first time, or from its start again
       next_position[one.request.sample] = 0;
       state_row.erase(one.request.sample);
-      ASSERT_EQ(one.known, one.prompt + static_cast<int64_t>(texts[one.request.sample].size()));
+      ASSERT_EQ(one.num_tokens, one.prompt + static_cast<int64_t>(texts[one.request.sample].size()));
     }
     for (int64_t s = 0; s < step.sequences(); ++s) {
       const StepEntry& entry = scheduled.step.entries[static_cast<size_t>(s)];
@@ -122,7 +122,7 @@ struct Simulation {
         const int32_t id = scheduled.ids[static_cast<size_t>(t)];
         ASSERT_EQ(position, next_position[sequence.request.sample]++);
         ASSERT_EQ(step.sequence_of[static_cast<size_t>(t)], s);
-        if (position < sequence.known) ++of_prompts;
+        if (position < sequence.num_tokens) ++of_prompts;
         if (position < sequence.prompt) {
           ASSERT_EQ(id, samples.offsets[sequence.request.sample] + position);
         } else if (id < 0) {

@@ -14,8 +14,11 @@ TEST(SequenceTableTest, RefusesStepsThatDoNotFit) {
   SequenceTable table({.slots = 2, .pages = 2, .page_size = 4});
   StepArrays arrays;
   const auto admission = [](int32_t slot, int32_t sample, int32_t prompt, std::vector<int32_t> pages) {
-    return Admission{
-        .slot = slot, .prompt = prompt, .known = prompt, .request = {.sample = sample, .max_new = 9}, .pages = pages};
+    return Admission{.slot = slot,
+                     .prompt = prompt,
+                     .num_tokens = prompt,
+                     .request = {.sample = sample, .max_new = 9},
+                     .pages = pages};
   };
   EXPECT_THROW(table.apply({.released = {0}}, 8, arrays), Error);
   EXPECT_THROW(table.apply({.admitted = {admission(0, 0, 9, {0, 1, 2})}}, 8, arrays), Error);  // no such page
@@ -38,8 +41,11 @@ TEST(SequenceTableTest, TailsOfPrompts) {
   SequenceTable table({.slots = 4, .pages = 8, .page_size = 16}, 3);
   StepArrays arrays;
   const auto admission = [](int32_t slot, int32_t prompt, int32_t page) {
-    return Admission{
-        .slot = slot, .prompt = prompt, .known = prompt, .request = {.sample = slot, .max_new = 9}, .pages = {page}};
+    return Admission{.slot = slot,
+                     .prompt = prompt,
+                     .num_tokens = prompt,
+                     .request = {.sample = slot, .max_new = 9},
+                     .pages = {page}};
   };
   table.apply({.admitted = {admission(0, 1, 0), admission(1, 3, 1)}, .entries = {{0, 1}, {1, 3}}}, 1, arrays);
   EXPECT_EQ(arrays.tail_tokens(), 0);
@@ -71,11 +77,12 @@ TEST(SequenceTableTest, APrefixIsOfWholePages) {
   const CacheShape shape{.slots = 2, .pages = 6, .page_size = 4, .keeps_prefixes = true};
   SequenceTable table(shape);
   StepArrays arrays;
-  table.apply({.admitted = {{.slot = 0, .prompt = 9, .known = 9, .pages = {5, 3, 1}}}, .entries = {{0, 9}}}, 4, arrays);
+  table.apply({.admitted = {{.slot = 0, .prompt = 9, .num_tokens = 9, .pages = {5, 3, 1}}}, .entries = {{0, 9}}}, 4,
+              arrays);
   const Admission second{.slot = 1,
                          .prompt = 10,
-                         .known = 10,
-                         .cached = 8,
+                         .num_tokens = 10,
+                         .num_cached = 8,
                          .request = {.sample = 1, .rule = {.presence_penalty = 1}},
                          .pages = {5, 3, 0}};
   const Step step{.admitted = {second}, .entries = {{1, 2}}, .counted = {10, 11, 12, 13, 14, 15, 16, 17, 18, 19}};
@@ -86,9 +93,9 @@ TEST(SequenceTableTest, APrefixIsOfWholePages) {
     change(wrong);
     EXPECT_THROW(copy.apply(wrong, 4, unused), Error);
   };
-  refused([](Step& wrong) { wrong.admitted[0].cached = 7; });
-  refused([](Step& wrong) { wrong.admitted[0].cached = 12; });
-  refused([](Step& wrong) { wrong.admitted[0].cached = 4; });  // then page 3 would be written
+  refused([](Step& wrong) { wrong.admitted[0].num_cached = 7; });
+  refused([](Step& wrong) { wrong.admitted[0].num_cached = 12; });
+  refused([](Step& wrong) { wrong.admitted[0].num_cached = 4; });  // then page 3 would be written
   refused([](Step& wrong) { wrong.counted.pop_back(); });
   refused([](Step& wrong) { wrong.counted.resize(3); });
   refused([](Step& wrong) { wrong.counted.push_back(1); });

@@ -50,13 +50,14 @@ TEST(StepTest, AnAdmissionCarriesItsRequest) {
                     .hidden = Hidden::kMean,
                     .echo = true,
                     .prefill_only = true};
-  const Step step{.released = {3},
-                  .dropped = {8, 9},
-                  .admitted = {{.slot = 1, .prompt = 5, .known = 7, .cached = 4, .request = all, .pages = {8, 0, 3}},
-                               {.slot = 2, .prompt = 1, .known = 1, .request = {.sample = 71}, .pages = {5}}},
-                  .added = {{4, 6}, {0, 7}},
-                  .entries = {{1, 7}, {2, 1}},
-                  .counted = {1, 2, 3, 4, 5, 6, 7}};
+  const Step step{
+      .released = {3},
+      .dropped = {8, 9},
+      .admitted = {{.slot = 1, .prompt = 5, .num_tokens = 7, .num_cached = 4, .request = all, .pages = {8, 0, 3}},
+                   {.slot = 2, .prompt = 1, .num_tokens = 1, .request = {.sample = 71}, .pages = {5}}},
+      .added = {{4, 6}, {0, 7}},
+      .entries = {{1, 7}, {2, 1}},
+      .counted = {1, 2, 3, 4, 5, 6, 7}};
   EXPECT_EQ(from_words<Step>(to_words(step)), step);
   std::vector<int32_t> words = to_words(step);
   while (!words.empty()) {
