@@ -24,7 +24,7 @@ bool run_scoring(const std::string& golden_case, const Cut& cut, const Samples& 
   const size_t stages = cut.ranges.size() / static_cast<size_t>(cut.pieces);
   const bool ring = cut.pieces > 1;
   const int most =
-      Schedule::most_buffers({static_cast<int64_t>(stages), cut.pieces}, micro_batches.plan().micro_batches);
+      Schedule::max_buffers({static_cast<int64_t>(stages), cut.pieces}, micro_batches.plan().micro_batches);
   std::vector<LocalLink> links(stages);  // from each rank to the next
   LocalControlHub hub(stages);
   LocalBoard board(stages);

@@ -120,7 +120,7 @@ double ScoringJob::result_bytes() const {
 
 // The largest micro-batch, in tokens, that leaves half of the device's free memory to transfers, caches and others.
 int64_t ScoringJob::largest_target(const std::vector<LayerRange>& cut) const {
-  const auto buffers = static_cast<uint64_t>(Schedule::most_buffers(job_.shape(cut), plan_.micro_batches));
+  const auto buffers = static_cast<uint64_t>(Schedule::max_buffers(job_.shape(cut), plan_.micro_batches));
   int64_t tokens = max_measured_target(job_.compute, job_.options.results, mean_length());
   const auto fits = [&] {
     const StageMemory cost =
@@ -245,7 +245,7 @@ void ScoringJob::open(const JobPlan& plan) {
                            ? ""
                            : fmt::format(", {} samples of the last one behind the others from layer {} on",
                                          plan_.late.samples, plan_.late.layer)));
-  const StageLinks links = job_.session->links(Schedule::most_buffers(job_.shape(plan.cut), plan_.micro_batches));
+  const StageLinks links = job_.session->links(Schedule::max_buffers(job_.shape(plan.cut), plan_.micro_batches));
   scorer_.emplace(links, plan_, job_.compute, job_.options.results, !job_.options.trace.empty());
   open_reference();
   open_output();

@@ -15,7 +15,7 @@ int64_t group_count(PipelineShape shape, int64_t micro_batches) {
 
 }  // namespace
 
-int Schedule::most_buffers(PipelineShape shape, int64_t micro_batches) {
+int Schedule::max_buffers(PipelineShape shape, int64_t micro_batches) {
   if (!shape.ring()) return kBuffers;
   const int64_t groups = group_count(shape, micro_batches), largest = (micro_batches + groups - 1) / groups;
   return static_cast<int>(std::max<int64_t>(kBuffers, largest - shape.stages + 3));
@@ -26,7 +26,7 @@ Schedule::Schedule(PipelineShape shape, int64_t stage, int64_t micro_batches)
       stage_(stage),
       micro_batches_(micro_batches),
       turns_(shape.pieces * micro_batches),
-      buffers_(stage == 0 ? most_buffers(shape, micro_batches) : kBuffers) {}
+      buffers_(stage == 0 ? max_buffers(shape, micro_batches) : kBuffers) {}
 
 // Sizes of groups differ by one at most; the larger ones come first.
 Schedule::Turn Schedule::turn(int64_t index) const {

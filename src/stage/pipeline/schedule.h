@@ -53,7 +53,7 @@ class Schedule {
   // The fewest micro-batches that keep all ranks of a ring busy.
   static int64_t smallest_group(PipelineShape shape) { return shape.stages + (shape.stages + 1) / 2; }
   // How many buffers the first rank has, which has the most.
-  static int most_buffers(PipelineShape shape, int64_t micro_batches);
+  static int max_buffers(PipelineShape shape, int64_t micro_batches);
 
  private:
   struct Turn {

@@ -105,11 +105,11 @@ int64_t MicroBatches::parts(int64_t length, const Size& size) {
   if (size.samples > 0 || size.smallest_part == 0 || length <= size.tokens) return 1;
   const int64_t part = size.part > 0 ? std::min(size.part, size.tokens) : size.tokens;
   const auto wanted = static_cast<int64_t>(std::round(cost_of(length, size.growth) / cost_of(part, size.growth)));
-  return std::min(wanted, most_parts(length, size));
+  return std::min(wanted, max_parts(length, size));
 }
 
 // The last part is the smallest. At `smallest_part`, its tokens cost at most what the sample's last token does.
-int64_t MicroBatches::most_parts(int64_t length, const Size& size) {
+int64_t MicroBatches::max_parts(int64_t length, const Size& size) {
   if (size.smallest_part == 0) return 1;
   const double last = 1 + size.growth * static_cast<double>(length);
   return std::max<int64_t>(

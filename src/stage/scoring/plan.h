@@ -81,7 +81,7 @@ class MicroBatches {
   // The number of micro-batches that a sample of `length` tokens is cut into, the most that it may be cut into, and the
   // tokens of the largest of `parts` parts.
   static int64_t parts(int64_t length, const Size& size);
-  static int64_t most_parts(int64_t length, const Size& size);
+  static int64_t max_parts(int64_t length, const Size& size);
   static int64_t largest_part(int64_t length, const Size& size, int64_t parts);
 
   const BatchPlan& plan() const { return plan_; }

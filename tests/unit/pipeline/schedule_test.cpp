@@ -211,7 +211,7 @@ TEST(ScheduleTest, TheFirstRankOfARingHasAFewBuffersMore) {
     EXPECT_EQ(Schedule({4, 1}, 0, micro_batches).buffers(), kBuffers);
     EXPECT_EQ(Schedule({4, 2}, 1, micro_batches).buffers(), kBuffers);
     EXPECT_LE(Schedule({4, 2}, 0, micro_batches).buffers(), 10);
-    EXPECT_EQ(Schedule({4, 2}, 0, micro_batches).buffers(), Schedule::most_buffers({4, 2}, micro_batches));
+    EXPECT_EQ(Schedule({4, 2}, 0, micro_batches).buffers(), Schedule::max_buffers({4, 2}, micro_batches));
   }
 }
 

@@ -85,9 +85,9 @@ TEST(PlanTest, PartsCostAlike) {
       const MicroBatches parts(offsets, {}, {0, 1}, size);
       const BatchPlan& plan = parts.plan();
       ASSERT_EQ(plan.micro_batches, MicroBatches::parts(kLength, size));
-      ASSERT_LE(plan.micro_batches, MicroBatches::most_parts(kLength, size));
+      ASSERT_LE(plan.micro_batches, MicroBatches::max_parts(kLength, size));
       EXPECT_LE(plan.max_tokens, MicroBatches::largest_part(kLength, size, plan.micro_batches));
-      const bool as_asked = plan.micro_batches < MicroBatches::most_parts(kLength, size);
+      const bool as_asked = plan.micro_batches < MicroBatches::max_parts(kLength, size);
       EXPECT_TRUE(!as_asked || 2 * plan.max_tokens <= 3 * target) << plan.max_tokens;
       double cheapest = std::numeric_limits<double>::infinity(), dearest = 0;
       int64_t past = 0;

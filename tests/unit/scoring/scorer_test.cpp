@@ -57,7 +57,7 @@ TEST_P(ScorerTest, MemoryIsAsItWasPlanned) {
         LoadedStage loaded(GetParam(), own, DType::kF32);
         CountingBackend backend;
         LocalLink previous, next;
-        LocalChannel channel(&previous, &next, Schedule::most_buffers({2, pieces}, plan.micro_batches));
+        LocalChannel channel(&previous, &next, Schedule::max_buffers({2, pieces}, plan.micro_batches));
         LocalControlHub hub(2);
         LocalControlLink control(hub, static_cast<size_t>(rank));
         LocalBoard board(2);

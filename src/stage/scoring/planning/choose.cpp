@@ -159,7 +159,7 @@ std::vector<int64_t> candidate_targets(const PipelineJob& job) {
     whole = (samples + micro_batches - 1) / micro_batches;
     targets.push_back(whole * job.length);
   }
-  for (int64_t parts = 2; parts <= MicroBatches::most_parts(job.length, job.size); ++parts)
+  for (int64_t parts = 2; parts <= MicroBatches::max_parts(job.length, job.size); ++parts)
     if (const int64_t target = MicroBatches::largest_part(job.length, job.size, parts); target <= largest)
       targets.push_back(target);
   if (targets.empty()) targets.push_back(job.length);
