@@ -13,7 +13,7 @@
 #include "stage/generation/duration_histogram.h"
 #include "stage/generation/open_completions.h"
 #include "stage/generation/scheduler.h"
-#include "stage/generation/step_compute.h"
+#include "stage/generation/step_runner.h"
 #include "stage/pipeline/completion.h"
 #include "stage/pipeline/stage_run.h"
 
@@ -90,7 +90,7 @@ class Generator {
 
   const StageLinks links_;
   const GenerationPlan plan_;
-  StepCompute compute_;
+  StepRunner compute_;
 
   // The state of the current run:
   std::optional<SequenceTable> table_;

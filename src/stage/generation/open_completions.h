@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "stage/generation/step_compute.h"
+#include "stage/generation/step_runner.h"
 #include "stage/pipeline/completion.h"
 #include "stage/pipeline/hidden_rows.h"
 #include "stage/pipeline/request_source.h"

@@ -1,6 +1,6 @@
 // The arrays of a step (ids, positions, pages, rules) reach the device in one copy, on a GPU while the step before is
 // computed. A step of nothing but decoding is replayed from a recording where its shape comes often.
-#include "stage/generation/step_compute.h"
+#include "stage/generation/step_runner.h"
 
 #include <algorithm>
 #include <cstring>
@@ -55,14 +55,14 @@ StepResults::StepResults(std::byte* memory, const ResultShape& shape) {
   bytes = layout.bytes();
 }
 
-ResultShape StepCompute::result_shape(const StepArrays& arrays) const {
+ResultShape StepRunner::result_shape(const StepArrays& arrays) const {
   return {.draws = std::ssize(arrays.last_rows),
           .scored = std::ssize(arrays.scored_rows),
           .hidden = std::ssize(arrays.hidden_rows),
           .top_k = arrays.top || !plan_.live ? plan_.top_k : 0};
 }
 
-StepCompute::StepCompute(const StageLinks& links, const GenerationPlan& plan, DType compute)
+StepRunner::StepRunner(const StageLinks& links, const GenerationPlan& plan, DType compute)
     : links_(links),
       plan_(plan),
       caches_(links.backend, links.stage().config(), links.stage().layers(), compute, plan.limits.caches),
@@ -114,7 +114,7 @@ uint64_t GenerationPlan::adjustment_bytes(int64_t vocab) const {
 }
 
 // Last stage.
-void StepCompute::allocate_adjustments(int64_t rows) {
+void StepRunner::allocate_adjustments(int64_t rows) {
   const int64_t slots = plan_.limits.caches.slots, vocab = links_.stage().config().vocab;
   if (plan_.adjusts()) adjusted_ = runner_.memory().allocate(DType::kF32, {rows, vocab});
   if (plan_.counts) adjustments_.counts = runner_.memory().allocate(DType::kI32, {slots, vocab});
@@ -131,20 +131,20 @@ void StepCompute::allocate_adjustments(int64_t rows) {
 }
 
 // Last stage: the edits of sequences that begin are copied to their rows.
-void StepCompute::upload_edits(const StepArrays& arrays, const StepBuffer& buffer) {
+void StepRunner::upload_edits(const StepArrays& arrays, const StepBuffer& buffer) {
   std::byte* staging = buffer.edits.data();
   for (const auto& [slot, edits] : arrays.edits) {
     const Tensor row = adjustments_.edits.at(slot);
     const size_t bytes = edits.size() * sizeof(LogitEdit);
     expect(bytes <= row.bytes() && staging + bytes <= buffer.edits.data() + buffer.edits.bytes(),
-           "StepCompute: more edits than the plan has room for");
+           "StepRunner: more edits than the plan has room for");
     std::memcpy(staging, edits.data(), bytes);
     links_.backend.copy(links_.backend.compute(), row.data, staging, bytes);
     staging += bytes;
   }
 }
 
-void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& ids, int buffer_index) {
+void StepRunner::upload(const StepArrays& arrays, const std::vector<int32_t>& ids, int buffer_index) {
   StepBuffer& buffer = buffers_[static_cast<size_t>(buffer_index)];
   buffer.uploaded_arrays = fill_arrays(arrays, links_.first() ? ids : arrays.counted,
                                        {buffer.staging.data(), buffer.staging.bytes()}, buffer.arrays.data());
@@ -161,7 +161,7 @@ void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& i
 }
 
 // Last stage: the tokens that sequences have from the prefix cache are counted before the first ones that they feed.
-void StepCompute::count_prefixes(const StepArrays& arrays, const StepBuffer& buffer) {
+void StepRunner::count_prefixes(const StepArrays& arrays, const StepBuffer& buffer) {
   const StepArrays::Prefixes& prefixes = arrays.prefixes;
   if (prefixes.ids.empty()) return;
   const BatchTensors layout =
@@ -173,7 +173,7 @@ void StepCompute::count_prefixes(const StepArrays& arrays, const StepBuffer& buf
   });
 }
 
-BatchRows StepCompute::rows(const StepBuffer& buffer, int64_t tokens, int64_t tails) const {
+BatchRows StepRunner::rows(const StepBuffer& buffer, int64_t tokens, int64_t tails) const {
   const ModelConfig& config = links_.stage().config();
   const LayerRange layers = links_.stage().layers();
   BatchRows rows{.residual = buffer.residual.rows(0, tails > 0 && starts_pruned(config, layers) ? tails : tokens)};
@@ -181,12 +181,12 @@ BatchRows StepCompute::rows(const StepBuffer& buffer, int64_t tokens, int64_t ta
   return rows;
 }
 
-BatchRows StepCompute::rows(int buffer, const StepArrays& arrays) const {
+BatchRows StepRunner::rows(int buffer, const StepArrays& arrays) const {
   return rows(at(buffer), arrays.tokens, arrays.tail_tokens());
 }
 
 // The stage's work between receiving a step's hidden states and sending them: embedding, layers, results.
-void StepCompute::compute(const Layout& layout, const StepBuffer& buffer) {
+void StepRunner::compute(const Layout& layout, const StepBuffer& buffer) {
   if (plan_.limits.runs_ahead()) links_.backend.ops().insert_drawn(layout.ids, drawn_ids());
   const BatchRows own = rows(buffer, layout.batch.tokens, layout.tail.batch.tokens);
   BatchTensors arrays = layout;
@@ -196,9 +196,9 @@ void StepCompute::compute(const Layout& layout, const StepBuffer& buffer) {
 }
 
 // Last stage: where the tokens lie that the newest step has drawn.
-Tensor StepCompute::drawn_ids() const { return Tensor(results_.data(), DType::kI32, {plan_.limits.max_sequences}); }
+Tensor StepRunner::drawn_ids() const { return Tensor(results_.data(), DType::kI32, {plan_.limits.max_sequences}); }
 
-void StepCompute::give_results(const Layout& layout, const Tensor& residual, const StepBuffer& buffer) {
+void StepRunner::give_results(const Layout& layout, const Tensor& residual, const StepBuffer& buffer) {
   const ResultShape& shape = layout.results;
   const StepResults results(results_.data(), shape);
   Backend& backend = links_.backend;
@@ -218,7 +218,7 @@ void StepCompute::give_results(const Layout& layout, const Tensor& residual, con
 }
 
 // The log-probabilities of tokens of prompts. Of all positions of a step, logits are never there at a time.
-void StepCompute::score(const Layout& layout, const Tensor& residual, const StepResults& results) {
+void StepRunner::score(const Layout& layout, const Tensor& residual, const StepResults& results) {
   Ops& ops = links_.backend.ops();
   for (int64_t first = 0; first < layout.results.scored; first += kHeadRows) {
     const int64_t count = std::min(kHeadRows, layout.results.scored - first);
@@ -231,7 +231,7 @@ void StepCompute::score(const Layout& layout, const Tensor& residual, const Step
   }
 }
 
-void StepCompute::draw(const Layout& layout, const Tensor& residual, const StepResults& results) {
+void StepRunner::draw(const Layout& layout, const Tensor& residual, const StepResults& results) {
   Ops& ops = links_.backend.ops();
   const StepResults::Tokens& own = results.drawn;
   for (int64_t first = 0; first < layout.results.draws; first += kHeadRows) {
@@ -253,8 +253,8 @@ void StepCompute::draw(const Layout& layout, const Tensor& residual, const StepR
 }
 
 // Null while the shape has not come often enough.
-Recording* StepCompute::recording_of(const Shape& shape, const Layout& layout, const StepBuffer& buffer,
-                                     const std::function<void()>& wait_until_computed) {
+Recording* StepRunner::recording_of(const Shape& shape, const Layout& layout, const StepBuffer& buffer,
+                                    const std::function<void()>& wait_until_computed) {
   if (recordings_.size() >= kMaxRecordings && !recordings_.contains(shape)) {
     std::erase_if(recordings_, [](const auto& one) { return one.second.work == nullptr; });
     if (recordings_.size() >= kMaxRecordings) {
@@ -267,8 +267,8 @@ Recording* StepCompute::recording_of(const Shape& shape, const Layout& layout, c
   return recorded.work.get();
 }
 
-void StepCompute::enqueue(const StepArrays& arrays, int buffer_index, int64_t step,
-                          const std::function<void()>& wait_until_computed) {
+void StepRunner::enqueue(const StepArrays& arrays, int buffer_index, int64_t step,
+                         const std::function<void()>& wait_until_computed) {
   const StepBuffer& buffer = at(buffer_index);
   Layout layout{buffer.uploaded_arrays, result_shape(arrays), arrays.adjusts, !arrays.counted.empty()};
   const int64_t max_length = (arrays.max_length + kLengthStep - 1) / kLengthStep * kLengthStep;
@@ -289,7 +289,7 @@ void StepCompute::enqueue(const StepArrays& arrays, int buffer_index, int64_t st
   links_.backend.compute().record(*buffer.computed);
 }
 
-StepResults StepCompute::results(int buffer, const ResultShape& shape) const {
+StepResults StepRunner::results(int buffer, const ResultShape& shape) const {
   StepResults results(at(buffer).results.data(), shape);
   const Tensor& residual = at(buffer).residual;
   results.hidden = Tensor(at(buffer).hidden.data(), residual.dtype, {shape.hidden, residual.dim(1)});

@@ -72,12 +72,12 @@ struct StepResults {
   StepResults(std::byte* memory, const ResultShape& shape);
 };
 
-class StepCompute {
+class StepRunner {
  public:
-  StepCompute(const StageLinks& links, const GenerationPlan& plan, DType compute);
-  StepCompute(const StepCompute&) = delete;
-  StepCompute& operator=(const StepCompute&) = delete;
-  ~StepCompute() { links_.backend.compute().drain(); }
+  StepRunner(const StageLinks& links, const GenerationPlan& plan, DType compute);
+  StepRunner(const StepRunner&) = delete;
+  StepRunner& operator=(const StepRunner&) = delete;
+  ~StepRunner() { links_.backend.compute().drain(); }
 
   // The hidden states of a step in one of the stage's two buffers.
   BatchRows rows(int buffer, const StepArrays& arrays) const;
