@@ -19,7 +19,7 @@ namespace {
 
 class Collected : public CompletionConsumer {
  public:
-  void take(const Completion& completion) override {
+  void consume(const Completion& completion) override {
     EXPECT_TRUE(all.emplace(completion.sample, completion).second) << "a sample twice";
   }
   std::map<int64_t, Completion> all;

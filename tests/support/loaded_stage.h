@@ -37,7 +37,7 @@ struct LoadedStage {
 // Collects every row of logits.
 class LogitsCollector : public ResultConsumer {
  public:
-  void take(const ResultRows& rows) override { logits.insert(logits.end(), rows.logits.begin(), rows.logits.end()); }
+  void consume(const ResultRows& rows) override { logits.insert(logits.end(), rows.logits.begin(), rows.logits.end()); }
   std::vector<float> logits;
 };
 

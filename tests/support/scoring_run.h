@@ -36,7 +36,7 @@ std::vector<float> score(const std::string& golden_case, const Cut& cut, const S
 
 // The scores of all rows, which must come in order.
 struct ScoreCollector : ResultConsumer {
-  void take(const ResultRows& rows) override {
+  void consume(const ResultRows& rows) override {
     EXPECT_EQ(rows.first, std::ssize(log_probs));
     log_probs.insert(log_probs.end(), rows.log_probs.begin(), rows.log_probs.end());
     is_greedy.insert(is_greedy.end(), rows.is_greedy.begin(), rows.is_greedy.end());

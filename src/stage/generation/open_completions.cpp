@@ -178,7 +178,7 @@ void OpenCompletions::finish(Open open) {
     whole = std::move(choices.front());
     whole.others.assign(std::make_move_iterator(choices.begin() + 1), std::make_move_iterator(choices.end()));
   }
-  for (CompletionConsumer* consumer : consumers_) consumer->take(whole);
+  for (CompletionConsumer* consumer : consumers_) consumer->consume(whole);
 }
 
 }  // namespace lfm2

@@ -46,7 +46,7 @@ class JsonlCompletions : public AppendedCompletions {
   JsonlCompletions(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
       : AppendedCompletions(path, job, std::move(file), true) {}
 
-  void take(const Completion& completion) override {
+  void consume(const Completion& completion) override {
     const auto sample = static_cast<size_t>(completion.sample);
     if (sample % SampleNames::kPiece == 0) job_.names->rest();
     const std::string_view name = job_.names->empty() ? std::string_view() : (*job_.names)[sample];
@@ -68,7 +68,7 @@ class H5Completions : public AppendedCompletions {
   H5Completions(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
       : AppendedCompletions(path, job, std::move(file), false) {}
 
-  void take(const Completion& completion) override {
+  void consume(const Completion& completion) override {
     std::vector<std::byte> bytes;
     const auto add = [&](auto list) {
       const auto more = std::as_bytes(list);

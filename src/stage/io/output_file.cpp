@@ -102,7 +102,7 @@ RowOffsets frame(PartialFile& partial, const OutputJob& job) {
 }
 
 // .bin and .h5: rows at their places, in any order. Of replicas the first makes the file, the others join it.
-class RowsOutput : public OutputFile, private RowTaker {
+class RowsOutput : public OutputFile, private RowConsumer {
  public:
   RowsOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
       : partial_(path, std::move(file), 0, true), job_(job), rows_(partial_, job_, frame(partial_, job_)) {
@@ -117,8 +117,8 @@ class RowsOutput : public OutputFile, private RowTaker {
   void start_journal(const JournalContent& content) {
     if (!job_.identity.empty()) partial_.start_journal(content);
   }
-  RowTaker* by_rows() override { return rows_.is_mapped() ? this : nullptr; }
-  void take(const ResultRows& rows) override { rows_.write(rows); }
+  RowConsumer* by_rows() override { return rows_.is_mapped() ? this : nullptr; }
+  void consume(const ResultRows& rows) override { rows_.write(rows); }
   void finished(int64_t first, int64_t count, const HashSum& results) override {
     partial_.finished(first, count, results);
   }
@@ -130,7 +130,7 @@ class RowsOutput : public OutputFile, private RowTaker {
     else
       partial_.sync();
   }
-  void start_over() override { rows_.take_seams(); }
+  void start_over() override { rows_.pop_seams(); }
   std::string shared() const override {
     return json_text(Json{{"first", rows_.places().first},
                           {"second", rows_.places().second},
@@ -148,7 +148,7 @@ class RowsOutput : public OutputFile, private RowTaker {
     else
       rows_.write_from_several_hosts(first_rows);
   }
-  std::string take_seams() override { return rows_.take_seams(); }
+  std::string pop_seams() override { return rows_.pop_seams(); }
   void write_seams(std::string_view seams) override { rows_.write_seams(seams); }
   void replay(int64_t first, int64_t count, ResultConsumer& consumer) const override {
     constexpr int64_t kRows = 256;  // at a time
@@ -170,7 +170,7 @@ class RowsOutput : public OutputFile, private RowTaker {
   }
 
  private:
-  void take_row(const ResultRows& row) override { rows_.write(row); }
+  void consume_row(const ResultRows& row) override { rows_.write(row); }
 
   PartialFile partial_;
   OutputJob job_;
@@ -194,7 +194,7 @@ class JsonlOutput : public OutputFile {
     partial_.drop_unfinished();
     if (job_.kind.score) kept_.assign(content.records.begin(), content.records.end());
   }
-  void take(const ResultRows& rows) override {
+  void consume(const ResultRows& rows) override {
     const int64_t columns = row_columns(job_), top_k = job_.kind.top_k;
     for (int64_t row = 0; row < rows.count; ++row) {
       if (job_.kind.score) {
@@ -247,10 +247,10 @@ class JsonlOutput : public OutputFile {
     for (size_t at = 0; at < lines.size(); ++sample) {
       const size_t end = lines.find('\n', at);
       const LineScores scores = parse_score_line(lines.substr(at, end - at), partial_.path().string());
-      consumer.take({.first = (*job_.offsets)[sample],
-                     .count = std::ssize(scores.log_probs),
-                     .is_greedy = scores.is_greedy,
-                     .log_probs = scores.log_probs});
+      consumer.consume({.first = (*job_.offsets)[sample],
+                        .count = std::ssize(scores.log_probs),
+                        .is_greedy = scores.is_greedy,
+                        .log_probs = scores.log_probs});
       at = end + 1;
     }
   }

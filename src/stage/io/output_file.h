@@ -65,8 +65,8 @@ class JobOutput {
 
 class OutputFile : public JobOutput, public ResultConsumer, public FinishedSamples {
  public:
-  // Where this takes rows one by one, instead of by take(): asked once it is known who else writes the file.
-  virtual RowTaker* by_rows() { return nullptr; }
+  // Where this takes rows one by one, instead of by consume(): asked once it is known who else writes the file.
+  virtual RowConsumer* by_rows() { return nullptr; }
   // Where replicas write one file, the first one makes it and the others join it, each with a rank of its own:
   virtual std::string shared() const { return {}; }  // what join_output() needs
   // Whether what this rank writes into the file is seen at once by the rank that made it.
@@ -75,7 +75,7 @@ class OutputFile : public JobOutput, public ResultConsumer, public FinishedSampl
   virtual void write_with_others(const std::vector<int64_t>&, bool) {}
   // After the last rows, before commit() and keep(): what belongs into blocks of other writers, and what of all
   // writers' belongs into this one's.
-  virtual std::string take_seams() { return {}; }
+  virtual std::string pop_seams() { return {}; }
   virtual void write_seams(std::string_view) {}
   // Hands the rows of samples that an earlier run has finished out again. Not for logits in .jsonl.
   virtual void replay(int64_t first, int64_t count, ResultConsumer& consumer) const = 0;

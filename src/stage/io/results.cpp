@@ -66,14 +66,14 @@ bool is_not_finite(const ResultRows& row, bool states) {
   return !row.log_probs.empty() && std::isnan(row.log_probs.front());
 }
 
-void NotFiniteRows::take_row(const ResultRows& row) {
+void NotFiniteRows::consume_row(const ResultRows& row) {
   if (!is_not_finite(row, states_)) return;
   ++count_;
   for (int64_t first = first_row_; row.first < first && !first_row_.compare_exchange_weak(first, row.first);) {
   }
 }
 
-void ResultHash::take(const ResultRows& rows) {
+void ResultHash::consume(const ResultRows& rows) {
   rows_.assign(static_cast<size_t>(rows.count), HashSum());
   const auto hash_row = [&](size_t number, size_t) {
     const ResultRows row = some_rows(rows, static_cast<int64_t>(number), 1, rows.first + static_cast<int64_t>(number));
@@ -84,7 +84,7 @@ void ResultHash::take(const ResultRows& rows) {
     add(row.top_ids);
     add(row.is_greedy);
     add(row.log_probs);
-    for (RowTaker* taker : beside_) taker->take_row(row);
+    for (RowConsumer* consumer : beside_) consumer->consume_row(row);
   };
   if (threads_ != nullptr)
     threads_->parallel_for(rows_.size(), hash_row);
@@ -99,17 +99,17 @@ int64_t RenumberedRows::number_of(int64_t row) const {
   return all_offsets_[numbers_[sample]] + row - offsets_[sample];
 }
 
-void RenumberedRows::take(const ResultRows& rows) {
+void RenumberedRows::consume(const ResultRows& rows) {
   for (int64_t row = 0; row < rows.count;) {
     const int64_t first = number_of(rows.first + row);
     int64_t count = 1;
     while (row + count < rows.count && number_of(rows.first + row + count) == first + count) ++count;
-    for (ResultConsumer* consumer : consumers_) consumer->take(some_rows(rows, row, count, first));
+    for (ResultConsumer* consumer : consumers_) consumer->consume(some_rows(rows, row, count, first));
     row += count;
   }
 }
 
-void SampleCounter::take(const ResultRows& rows) {
+void SampleCounter::consume(const ResultRows& rows) {
   const bool all = positions_ == Positions::kAll;
   int64_t sample = all ? offsets_.sample_of(rows.first) : rows.first;
   const int64_t first = sample;

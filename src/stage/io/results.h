@@ -59,14 +59,14 @@ ResultRows some_rows(const ResultRows& rows, int64_t skip, int64_t count, int64_
 class ResultConsumer {
  public:
   virtual ~ResultConsumer() = default;
-  virtual void take(const ResultRows& rows) = 0;
+  virtual void consume(const ResultRows& rows) = 0;
 };
 
 // Takes each row by itself, and different rows from several threads at once.
-class RowTaker {
+class RowConsumer {
  public:
-  virtual ~RowTaker() = default;
-  virtual void take_row(const ResultRows& row) = 0;
+  virtual ~RowConsumer() = default;
+  virtual void consume_row(const ResultRows& row) = 0;
 };
 
 // Whether results of one row are not finite. Of logits: whether no token can be drawn from them, because one is NaN or
@@ -75,10 +75,10 @@ class RowTaker {
 bool is_not_finite(const ResultRows& row, bool states);
 
 // Counts such rows, beside a ResultHash, whose threads have them in their caches.
-class NotFiniteRows : public RowTaker {
+class NotFiniteRows : public RowConsumer {
  public:
   explicit NotFiniteRows(bool states) : states_(states) {}
-  void take_row(const ResultRows& row) override;
+  void consume_row(const ResultRows& row) override;
   int64_t count() const { return count_; }
   int64_t first_row() const { return first_row_; }  // its number in the job, where there is one
 
@@ -92,17 +92,17 @@ class NotFiniteRows : public RowTaker {
 class ResultHash : public ResultConsumer {
  public:
   // `beside` are given each row by the thread that has hashed it, whose cache still holds it.
-  explicit ResultHash(ThreadPool* threads = nullptr, std::vector<RowTaker*> beside = {})
+  explicit ResultHash(ThreadPool* threads = nullptr, std::vector<RowConsumer*> beside = {})
       : threads_(threads), beside_(std::move(beside)) {}
-  void take(const ResultRows& rows) override;
-  const std::vector<HashSum>& rows() const { return rows_; }  // of the last take(), each row alone
+  void consume(const ResultRows& rows) override;
+  const std::vector<HashSum>& rows() const { return rows_; }  // of the last consume(), each row alone
   void add(const HashSum& rows) { sum_.add(rows); }           // of rows that an earlier run emitted
   const HashSum& sum() const { return sum_; }
   std::string hex() const { return sum_.hex(); }
 
  private:
   ThreadPool* threads_;
-  std::vector<RowTaker*> beside_;
+  std::vector<RowConsumer*> beside_;
   HashSum sum_;
   std::vector<HashSum> rows_;
 };
@@ -118,7 +118,7 @@ class RenumberedRows : public ResultConsumer {
         numbers_(numbers),
         all_offsets_(all_offsets),
         consumers_(std::move(consumers)) {}
-  void take(const ResultRows& rows) override;
+  void consume(const ResultRows& rows) override;
 
  private:
   int64_t number_of(int64_t row) const;
@@ -142,7 +142,7 @@ class SampleCounter : public ResultConsumer {
  public:
   SampleCounter(Positions positions, const SampleOffsets& offsets, const ResultHash& hash, FinishedSamples* file)
       : positions_(positions), offsets_(offsets), hash_(hash), file_(file) {}
-  void take(const ResultRows& rows) override;
+  void consume(const ResultRows& rows) override;
   int64_t count() const { return count_; }
 
  private:

@@ -87,7 +87,7 @@ void RowPlaces::write_owned(uint64_t offset, std::span<const std::byte> bytes, b
   }
 }
 
-std::string RowPlaces::take_seams() { return std::exchange(seams_, {}); }
+std::string RowPlaces::pop_seams() { return std::exchange(seams_, {}); }
 
 void RowPlaces::write_seams(std::string_view seams) {
   if (!owners_) return;
@@ -120,7 +120,7 @@ void RowPlaces::read(int64_t first, int64_t count, ResultConsumer& consumer) con
     read(places_.first, floats, row_columns(job_));
     rows.logits = floats;
   }
-  consumer.take(rows);
+  consumer.consume(rows);
 }
 
 }  // namespace lfm2

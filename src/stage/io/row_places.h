@@ -54,16 +54,16 @@ class RowPlaces {
   // promise space, or cannot map.
   void write_from_one_host();
   // From several hosts: each writer writes the blocks that it owns. A seam is bytes that lie in a block of another
-  // writer; they are kept until take_seams().
+  // writer; they are kept until pop_seams().
   void write_from_several_hosts(std::vector<int64_t> first_rows);
 
   bool is_mapped() const { return static_cast<bool>(mapping_); }
   void write(const ResultRows& rows);  // of a mapped file, by several threads at once
   void read(int64_t first, int64_t count, ResultConsumer& consumer) const;
 
-  // take_seams() returns this writer's seams since the last call. write_seams() is given the seams of all writers, and
+  // pop_seams() returns this writer's seams since the last call. write_seams() is given the seams of all writers, and
   // writes those that lie in blocks of this one.
-  std::string take_seams();
+  std::string pop_seams();
   void write_seams(std::string_view seams);
 
   void close() { mapping_ = {}; }

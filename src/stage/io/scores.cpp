@@ -102,7 +102,7 @@ OrderedJson as_json(const ScoreSums& sums) {
           {"squares", parts(sums.squares)}};
 }
 
-void ScoreCounter::take(const ResultRows& rows) {
+void ScoreCounter::consume(const ResultRows& rows) {
   for (size_t row = 0; row < static_cast<size_t>(rows.count); ++row)
     sums_.add(rows.log_probs[row], rows.is_greedy[row] != 0);
 }

@@ -71,7 +71,7 @@ Perplexity perplexity(const ScoreSums& sums, int64_t units);
 // Adds up the scores that it is handed.
 class ScoreCounter : public ResultConsumer {
  public:
-  void take(const ResultRows& rows) override;
+  void consume(const ResultRows& rows) override;
   const ScoreSums& sums() const { return sums_; }
 
  private:

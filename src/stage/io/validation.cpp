@@ -180,14 +180,14 @@ void Validation::add_difference(float ours, float reference) {
   if (!(distance <= largest)) largest = distance;
 }
 
-void Validation::take_logits(std::span<const float> ours, std::span<const float> reference) {
+void Validation::compare_logits(std::span<const float> ours, std::span<const float> reference) {
   for (size_t i = 0; i < ours.size(); ++i) add_difference(ours[i], reference[i]);
   const auto best = [](std::span<const float> x) { return std::max_element(x.begin(), x.end()) - x.begin(); };
   if (best(ours) == best(reference)) ++sums_.top1_equal;
   sums_.mean_kl += kl_divergence(reference, ours);
 }
 
-void Validation::take(const ResultRows& rows) {
+void Validation::consume(const ResultRows& rows) {
   reference_file_->read(rows.first, rows.count, reference_);
   const std::span<const float> reference(reference_);
   const auto columns = static_cast<size_t>(vocab_);
@@ -197,7 +197,7 @@ void Validation::take(const ResultRows& rows) {
       add_difference(rows.log_probs[row], reference[2 * row]);
       if ((rows.is_greedy[row] != 0) == (reference[2 * row + 1] != 0)) ++sums_.top1_equal;
     } else {
-      take_logits(rows.logits.subspan(row * columns, columns), reference.subspan(row * columns, columns));
+      compare_logits(rows.logits.subspan(row * columns, columns), reference.subspan(row * columns, columns));
     }
     ++sums_.rows;
   }

@@ -47,11 +47,11 @@ class Validation : public ResultConsumer {
   Validation(std::unique_ptr<Reference> reference, int64_t vocab, double tolerance)
       : reference_file_(std::move(reference)), vocab_(vocab), tolerance_(tolerance) {}
   void start_over() { sums_ = {}; }  // a benchmark emits the results again
-  void take(const ResultRows& rows) override;
+  void consume(const ResultRows& rows) override;
   Verdict verdict() const;
 
  private:
-  void take_logits(std::span<const float> ours, std::span<const float> reference);
+  void compare_logits(std::span<const float> ours, std::span<const float> reference);
   void add_difference(float ours, float reference);
 
   std::unique_ptr<Reference> reference_file_;

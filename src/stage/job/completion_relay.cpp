@@ -20,7 +20,7 @@ CompletionRelay::CompletionRelay(const MpiGroup& last_stages)
       others_(last_stages.size() - 1),
       incoming_{MPI_ANY_SOURCE, kTag} {}
 
-void CompletionRelay::take(const Completion& completion) { WordWriter(words_).add(completion); }
+void CompletionRelay::consume(const Completion& completion) { WordWriter(words_).add(completion); }
 
 void CompletionRelay::pass(CompletionConsumer* writer) {
   if (!receives()) {
@@ -33,7 +33,7 @@ void CompletionRelay::pass(CompletionConsumer* writer) {
     for (WordReader reader(words); !reader.at_end();) {
       Completion completion;
       reader.take(completion);
-      writer->take(completion);
+      writer->consume(completion);
     }
   }
 }

@@ -15,7 +15,7 @@ class CompletionRelay : public CompletionConsumer {
   explicit CompletionRelay(const MpiGroup& last_stages);
 
   // Of the other last stages: keeps the completion for the next pass().
-  void take(const Completion& completion) override;
+  void consume(const Completion& completion) override;
   // After each step. Sends what was taken, or hands what has come to `writer`, which only the first pipeline's rank
   // has. Never waits.
   void pass(CompletionConsumer* writer);

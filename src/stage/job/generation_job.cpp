@@ -31,7 +31,7 @@ void GenerationJob::answer_errors(const std::vector<CompletionConsumer*>& consum
     completion.sample = errors.sample(at);
     completion.tag = ResponseForm{LineForm::kCompletion}.to_word();
     completion.error = errors.text(at);
-    for (CompletionConsumer* consumer : consumers) consumer->take(completion);
+    for (CompletionConsumer* consumer : consumers) consumer->consume(completion);
   }
 }
 

@@ -289,7 +289,7 @@ void ScoringJob::end_runs() {
   if (job_.options.replicas == 1 || job_.options.output.empty()) return;
   std::string all;
   for (const std::string& seams :
-       job_.world.gather(output_ ? output_->take_seams() : "", 0, job_.load_timeout(), "seams of the output"))
+       job_.world.gather(output_ ? output_->pop_seams() : "", 0, job_.load_timeout(), "seams of the output"))
     all += seams;
   all = job_.world.broadcast(all, 0, job_.load_timeout(), "seams of the output");
   if (output_) output_->write_seams(all);
@@ -312,9 +312,9 @@ void ScoringJob::add_kept(JobReport& report) {
 }
 
 RunEnd ScoringJob::run() {
-  RowTaker* file_by_rows = output_ ? output_->by_rows() : nullptr;
+  RowConsumer* file_by_rows = output_ ? output_->by_rows() : nullptr;
   not_finite_.emplace(job_.options.results.hidden != Hidden::kNone);
-  std::vector<RowTaker*> beside{&*not_finite_};
+  std::vector<RowConsumer*> beside{&*not_finite_};
   if (file_by_rows != nullptr) beside.push_back(file_by_rows);
   hash_.emplace(job_.is_last() ? &job_.result_threads() : nullptr, std::move(beside));
   std::vector<ResultConsumer*> consumers{&*hash_};

@@ -16,7 +16,7 @@ HashSum CompletionHash::of(const Completion& completion) {
   return hash;
 }
 
-void CompletionHash::take(const Completion& completion) {
+void CompletionHash::consume(const Completion& completion) {
   sum_.add(of(completion));
   ++count_;
   const auto look = [&](const Completion& one) {

@@ -90,7 +90,7 @@ void for_each_field(MaybeConst<Completion> auto& one, const auto& each) {
 class CompletionConsumer {
  public:
   virtual ~CompletionConsumer() = default;
-  virtual void take(const Completion& completion) = 0;
+  virtual void consume(const Completion& completion) = 0;
 };
 
 // The sum of the XXH3-128 hashes of all samples' tokens, each seeded with the sample's number: equal texts have equal
@@ -98,7 +98,7 @@ class CompletionConsumer {
 class CompletionHash : public CompletionConsumer {
  public:
   static HashSum of(const Completion& completion);
-  void take(const Completion& completion) override;
+  void consume(const Completion& completion) override;
   void add(const HashSum& completions) { sum_.add(completions); }  // adds what an earlier run emitted
   std::string hex() const { return sum_.hex(); }
   int64_t count() const { return count_; }                     // the number of samples that were taken

@@ -179,7 +179,7 @@ void ResultRing::consume(const Arrival& arrival) {
   if (kind_.hidden != Hidden::kNone) {
     const ResultRows rows = hidden_rows(piece);
     if (rows.count == 0) return;  // no sample ends in the piece
-    for (ResultConsumer* consumer : consumers_) consumer->take(rows);
+    for (ResultConsumer* consumer : consumers_) consumer->consume(rows);
     return;
   }
   ResultRows rows{.first = piece.first_row + slice.first, .count = slice.count};
@@ -193,7 +193,7 @@ void ResultRing::consume(const Arrival& arrival) {
     (kind_.score ? rows.is_greedy : rows.top_ids) = values(piece.host_integers, columns);
     rows.log_probs = values(piece.host_log_probs, columns);
   }
-  for (ResultConsumer* consumer : consumers_) consumer->take(rows);
+  for (ResultConsumer* consumer : consumers_) consumer->consume(rows);
 }
 
 // After an error the thread ends and emits nothing more. The run is over: advance() throws the error.

@@ -97,7 +97,7 @@ Told told_by(const std::vector<Request>& all, const AskedSettings& settings, int
 
 class Rows : public ResultConsumer {
  public:
-  void take(const ResultRows& rows) override {
+  void consume(const ResultRows& rows) override {
     states.insert(states.end(), rows.logits.begin(), rows.logits.end());
     log_probs.insert(log_probs.end(), rows.log_probs.begin(), rows.log_probs.end());
     is_greedy.insert(is_greedy.end(), rows.is_greedy.begin(), rows.is_greedy.end());

@@ -47,8 +47,8 @@ TEST(NotFiniteTest, CountsAndKeepsTheFirst) {
   NotFiniteRows rows(false);
   EXPECT_EQ(rows.count(), 0);
   const std::vector<float> bad{NAN, 1}, good{2, 1};
-  for (const int64_t row : {9, 4, 7}) rows.take_row({.first = row, .count = 1, .logits = bad});
-  rows.take_row({.first = 1, .count = 1, .logits = good});
+  for (const int64_t row : {9, 4, 7}) rows.consume_row({.first = row, .count = 1, .logits = bad});
+  rows.consume_row({.first = 1, .count = 1, .logits = good});
   EXPECT_EQ(rows.count(), 3);
   EXPECT_EQ(rows.first_row(), 4);
 
@@ -67,16 +67,16 @@ TEST(NotFiniteTest, ChoicesThatEndWithAnError) {
   CompletionHash hash;
   Completion completion;
   completion.sample = 5;
-  hash.take(completion);
+  hash.consume(completion);
   completion.error = "refused";  // was never begun
-  hash.take(completion);
+  hash.consume(completion);
   EXPECT_EQ(hash.not_finite(), NotFinite());
   completion.others.resize(2);
   completion.others[1].reason = FinishReason::kError;
-  hash.take(completion);
+  hash.consume(completion);
   completion.sample = 2;
   completion.reason = FinishReason::kError;
-  hash.take(completion);
+  hash.consume(completion);
   EXPECT_EQ(hash.not_finite(), (NotFinite{3, 2}));
 }
 

@@ -37,7 +37,7 @@ class OutputFileTest : public testing::Test {
     ResultHash hash;
     SampleCounter counter(kind.positions, offsets_, hash, &file);
     for (ResultConsumer* consumer : std::initializer_list<ResultConsumer*>{&hash, &file, &counter})
-      consumer->take(rows);
+      consumer->consume(rows);
   }
   bool folder_is_empty() const { return std::filesystem::is_empty(folder_.path()); }
 
@@ -50,8 +50,8 @@ class OutputFileTest : public testing::Test {
 TEST_F(OutputFileTest, BinIsWrittenInPiecesAndAppearsWhole) {
   auto file = create_output(folder_ / "o.bin", job({}));
   const std::span<const float> logits = logits_;
-  file->take({.first = 1, .count = 1, .logits = logits.subspan(3, 3)});
-  file->take({.first = 0, .count = 1, .logits = logits.subspan(0, 3)});
+  file->consume({.first = 1, .count = 1, .logits = logits.subspan(3, 3)});
+  file->consume({.first = 0, .count = 1, .logits = logits.subspan(0, 3)});
   EXPECT_FALSE(std::filesystem::exists(folder_ / "o.bin"));
   file->commit();
   const std::string text = read_bytes(folder_ / "o.bin");
@@ -62,7 +62,7 @@ TEST_F(OutputFileTest, BinIsWrittenInPiecesAndAppearsWhole) {
   EXPECT_EQ(std::memcmp(text.data() + 8, logits_.data(), 24), 0);
 }
 
-// By several threads that hash them, the same bytes as by take().
+// By several threads that hash them, the same bytes as by consume().
 TEST_F(OutputFileTest, RowsAreWrittenOneByOneBesideTheirHash) {
   constexpr int64_t kRows = 37, kVocab = 1003;
   std::vector<float> logits(kRows * kVocab);
@@ -78,10 +78,10 @@ TEST_F(OutputFileTest, RowsAreWrittenOneByOneBesideTheirHash) {
     if (one->by_rows() == nullptr) GTEST_SKIP() << "no mappings here";
     ThreadPool threads(3);
     ResultHash beside(&threads, {one->by_rows()}), alone;
-    beside.take(some_rows(all, 9, kRows - 9, 9));
-    beside.take(some_rows(all, 0, 9, 0));
-    alone.take(all);
-    other->take(all);
+    beside.consume(some_rows(all, 9, kRows - 9, 9));
+    beside.consume(some_rows(all, 0, 9, 0));
+    alone.consume(all);
+    other->consume(all);
     one->commit();
     other->commit();
     EXPECT_TRUE(read_bytes(folder_ / ("one" + ending)) == read_bytes(folder_ / ("other" + ending))) << ending;
@@ -93,7 +93,7 @@ TEST_F(OutputFileTest, RowsAreWrittenOneByOneBesideTheirHash) {
 TEST_F(OutputFileTest, NothingIsLeftWithoutCommit) {
   for (const char* name : {"o.bin", "o.h5", "o.jsonl"}) {
     create_output(folder_ / name, job({}))
-        ->take({.first = 0, .count = 1, .logits = std::span<const float>(logits_).subspan(0, 3)});
+        ->consume({.first = 0, .count = 1, .logits = std::span<const float>(logits_).subspan(0, 3)});
     EXPECT_TRUE(folder_is_empty()) << name;
   }
 }
@@ -123,7 +123,7 @@ TEST_F(OutputFileTest, JsonlOfTopLogProbs) {
 
 TEST_F(OutputFileTest, H5HoldsLogitsOffsetsAndFacts) {
   auto file = create_output(folder_ / "o.h5", job({.positions = Positions::kAll}));
-  file->take({.first = 0, .count = 3, .logits = logits_});
+  file->consume({.first = 0, .count = 3, .logits = logits_});
   file->commit();
   const CheckedFile written(folder_ / "o.h5");
   const h5::Scan scan = h5::scan(written);

@@ -68,7 +68,7 @@ class ResumedFileTest : public testing::Test {
     ResultHash hash;
     SampleCounter counter(kind.positions, offsets_, hash, &file);
     for (ResultConsumer* consumer : std::initializer_list<ResultConsumer*>{&hash, &file, &counter})
-      consumer->take(rows);
+      consumer->consume(rows);
   }
 
   static constexpr int64_t kVocab = 7;
@@ -281,21 +281,21 @@ TEST_F(ResumedFileTest, CompletionsInAnyOrder) {
     const OutputJob job = this->job({.top_k = 1});
     {
       auto whole = create_completion_file(folder_ / name, job);
-      for (int64_t sample = 0; sample < 9; ++sample) whole->take(completion(sample));
+      for (int64_t sample = 0; sample < 9; ++sample) whole->consume(completion(sample));
       whole->commit();
     }
     const std::string expected = read_bytes(folder_ / name);
     std::filesystem::remove(folder_ / name);
     {
       auto part = create_completion_file(folder_ / name, job);
-      for (int64_t sample : {8, 2, 5}) part->take(completion(sample));
+      for (int64_t sample : {8, 2, 5}) part->consume(completion(sample));
     }
     write_bytes(partial_path(folder_ / name), read_bytes(partial_path(folder_ / name)) + "half a li");
     auto begun = find_unfinished(folder_ / name, 9);
     ASSERT_TRUE(begun);
     auto resumed = resume_completion_file(folder_ / name, job, *begun);
     EXPECT_EQ(begun->content.records.size(), 3u);
-    for (int64_t sample : {7, 6, 4, 3, 1, 0}) resumed->take(completion(sample));
+    for (int64_t sample : {7, 6, 4, 3, 1, 0}) resumed->consume(completion(sample));
     resumed->commit();
     EXPECT_EQ(read_bytes(folder_ / name), expected);
     std::filesystem::remove(folder_ / name);
@@ -327,7 +327,7 @@ TEST(RenumberedRowsTest, SplitsWhereSamplesAreLeftOut) {
   struct Collector : ResultConsumer {
     std::vector<std::pair<int64_t, int64_t>> pieces;
     std::vector<float> values;
-    void take(const ResultRows& rows) override {
+    void consume(const ResultRows& rows) override {
       pieces.emplace_back(rows.first, rows.count);
       values.insert(values.end(), rows.logits.begin(), rows.logits.end());
     }
@@ -339,11 +339,11 @@ TEST(RenumberedRowsTest, SplitsWhereSamplesAreLeftOut) {
   some.add(3, 1);
   const std::vector<float> logits{1, 2, 3, 4, 5};
   RenumberedRows rows(Positions::kAll, left, numbers, all, {&collector});
-  rows.take({.first = 0, .count = 5, .logits = logits});
+  rows.consume({.first = 0, .count = 5, .logits = logits});
   EXPECT_EQ(collector.pieces, (std::vector<std::pair<int64_t, int64_t>>{{2, 5}}));
   collector.pieces.clear();
   RenumberedRows others(Positions::kAll, ends, some, all, {&collector});
-  others.take({.first = 1, .count = 2, .logits = std::span(logits).first(2)});
+  others.consume({.first = 1, .count = 2, .logits = std::span(logits).first(2)});
   EXPECT_EQ(collector.pieces, (std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {6, 1}}));
 }
 

@@ -86,7 +86,7 @@ TEST_F(RowPlacesTest, EachBlockIsWrittenByItsOwnerAlone) {
         }
         places.back()->write(rows);
       }
-      seams += places.back()->take_seams();
+      seams += places.back()->pop_seams();
     }
     for (auto& one_place : places) one_place->write_seams(seams);
     for (auto& file : files) copies.push_back(read_bytes(file->path()));
@@ -126,7 +126,7 @@ TEST_F(RowPlacesTest, OnlyTheMakersFileIsJoined) {
   EXPECT_TRUE(join_output(output, first->shared(), job));
   job.replica = 0;
   std::vector<float> rows(9 * 7, 1.0f);
-  first->take({.first = 0, .count = 9, .logits = rows});
+  first->consume({.first = 0, .count = 9, .logits = rows});
   first->commit();
   EXPECT_EQ(read_bytes(output).size(), 8u + 9 * 28) << "the tag stayed in the file";
 }
@@ -159,7 +159,7 @@ TEST_F(RowPlacesTest, WhatARunLeftIsTakenOver) {
     ResultHash hash;
     SampleCounter counter(Positions::kLast, offsets_, hash, file.get());
     for (ResultConsumer* consumer : std::initializer_list<ResultConsumer*>{&hash, file.get(), &counter})
-      consumer->take({.first = 0, .count = 3, .logits = rows});
+      consumer->consume({.first = 0, .count = 3, .logits = rows});
     file->commit();
     EXPECT_TRUE(std::filesystem::exists(output));
     std::filesystem::remove(output);

@@ -48,7 +48,7 @@ class SampleIdsTest : public H5ScanTest {
                                                      .offsets = &offsets,
                                                      .names = &names,
                                                      .facts = {"lfm2", "fp32", "00", "test"}});
-    file->take({.first = 0, .count = 2, .logits = logits});
+    file->consume({.first = 0, .count = 2, .logits = logits});
     file->commit();
     return folder_ / name;
   }

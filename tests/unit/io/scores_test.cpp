@@ -126,7 +126,7 @@ class ScoreFileTest : public testing::Test {
     ResultHash hash;
     SampleCounter counter(Positions::kAll, offsets_, hash, &file);
     for (ResultConsumer* consumer : std::initializer_list<ResultConsumer*>{&hash, &file, &counter})
-      consumer->take(rows(first, count));
+      consumer->consume(rows(first, count));
   }
 
   TemporaryFolder folder_;
@@ -178,8 +178,8 @@ TEST_F(ScoreFileTest, DatasetsAndComparisonWithThem) {
   EXPECT_EQ(read_array(folder_ / "o.h5", "logprobs").dims, (std::vector<int64_t>{5}));
   const auto compare = [&](double tolerance) {
     Validation validation(open_score_reference(folder_ / "o.h5", 5), 3, tolerance);
-    validation.take(rows(3, 2));
-    validation.take(rows(0, 3));
+    validation.consume(rows(3, 2));
+    validation.consume(rows(0, 3));
     return validation.verdict();
   };
   EXPECT_TRUE(compare(0).valid());

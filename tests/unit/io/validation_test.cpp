@@ -20,8 +20,8 @@ class ValidationTest : public testing::Test {
     write_values(folder_ / "answers.bin", file);
     Validation validation(open_reference(folder_ / "answers.bin", Positions::kLast, offsets_, 3), 3, tolerance);
     const std::span<const float> rows = ours;
-    validation.take({.first = 0, .count = 1, .logits = rows.subspan(0, 3)});
-    validation.take({.first = 1, .count = 1, .logits = rows.subspan(3, 3)});
+    validation.consume({.first = 0, .count = 1, .logits = rows.subspan(0, 3)});
+    validation.consume({.first = 1, .count = 1, .logits = rows.subspan(3, 3)});
     return validation.verdict();
   }
 

@@ -79,7 +79,7 @@ class Threads {
 
 class KeptCompletions : public CompletionConsumer {
  public:
-  void take(const Completion& completion) override {
+  void consume(const Completion& completion) override {
     EXPECT_TRUE(all.emplace(completion.sample, completion).second) << "a sample twice";
   }
   std::map<int64_t, Completion> all;

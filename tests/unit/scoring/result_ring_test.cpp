@@ -15,7 +15,7 @@ namespace {
 // Slow enough that whoever does not wait for it finds it at work.
 class SlowConsumer : public ResultConsumer {
  public:
-  void take(const ResultRows&) override {
+  void consume(const ResultRows&) override {
     entered = true;
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     left = true;

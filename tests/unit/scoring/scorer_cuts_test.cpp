@@ -112,8 +112,8 @@ TEST_P(ScorerCutsTest, PartsOfLongSamplesGiveTheSameBits) {
 }
 
 struct CountingCollector : LogitsCollector {
-  void take(const ResultRows& rows) override {
-    LogitsCollector::take(rows);
+  void consume(const ResultRows& rows) override {
+    LogitsCollector::consume(rows);
     ++taken;
   }
   int taken = 0;
