@@ -55,7 +55,7 @@ class Channel {
   struct Transfers {
     std::vector<Span> sent, received;
   };
-  virtual Transfers take_finished() = 0;
+  virtual Transfers pop_finished() = 0;
 };
 
 }  // namespace lfm2

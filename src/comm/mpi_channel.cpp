@@ -132,7 +132,7 @@ bool MpiChannel::sent(int buffer) {
          std::find(pending_.begin(), pending_.end(), buffer) == pending_.end();
 }
 
-Channel::Transfers MpiChannel::take_finished() { return std::exchange(finished_, {}); }
+Channel::Transfers MpiChannel::pop_finished() { return std::exchange(finished_, {}); }
 
 bool MpiChannel::progress() {
   bool moved = false;

@@ -30,7 +30,7 @@ class MpiChannel : public Channel {
   void send(int buffer, const Tensor& from, Event& computed) override;
   bool sent(int buffer) override;
   bool progress() override;
-  Transfers take_finished() override;
+  Transfers pop_finished() override;
 
  private:
   // The messages of a micro-batch, while MPI has them. An empty one goes first where the micro-batch is large: it tells

@@ -58,7 +58,7 @@ class Direction {
   }
 
   bool idle(int buffer) const { return started_[static_cast<size_t>(buffer)] == kIdle; }
-  std::vector<Span> take_finished() { return std::exchange(finished_, {}); }
+  std::vector<Span> pop_finished() { return std::exchange(finished_, {}); }
 
  protected:
   static constexpr double kIdle = -1;  // seconds of the host's clock are positive
@@ -224,9 +224,9 @@ class StagedChannel : public Channel {
     const bool received = receiver_ && receiver_->progress(), sent = sender_ && sender_->progress();
     return received || sent;
   }
-  Transfers take_finished() override {
-    return {.sent = sender_ ? sender_->take_finished() : std::vector<Span>(),
-            .received = receiver_ ? receiver_->take_finished() : std::vector<Span>()};
+  Transfers pop_finished() override {
+    return {.sent = sender_ ? sender_->pop_finished() : std::vector<Span>(),
+            .received = receiver_ ? receiver_->pop_finished() : std::vector<Span>()};
   }
 
  private:

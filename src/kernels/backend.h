@@ -53,10 +53,10 @@ class Stream {
  public:
   virtual ~Stream() = default;
   virtual void submit(std::function<void()> work, int64_t tag = kUntagged) = 0;
-  virtual void record(Event& event) = 0;          // `event` is done when everything submitted so far is done
-  virtual void wait(Event& event) = 0;            // later work starts when `event`, as it is recorded now, is done
-  virtual void check() = 0;                       // throws the error of work that failed
-  virtual std::vector<Span> take_finished() = 0;  // submitted work that ended since the last call, in order
+  virtual void record(Event& event) = 0;         // `event` is done when everything submitted so far is done
+  virtual void wait(Event& event) = 0;           // later work starts when `event`, as it is recorded now, is done
+  virtual void check() = 0;                      // throws the error of work that failed
+  virtual std::vector<Span> pop_finished() = 0;  // submitted work that ended since the last call, in order
   // Returns when nothing is queued or running; called before memory that the work uses is freed.
   virtual void drain() noexcept = 0;
 };

@@ -337,7 +337,7 @@ void EmbeddingResponse::add(std::span<const float> state, bool base64) {
   data_ += '}';
 }
 
-std::string EmbeddingResponse::take_body(std::string_view model, int64_t tokens) {
+std::string EmbeddingResponse::pop_body(std::string_view model, int64_t tokens) {
   std::string body = fmt::format(
       "{{\"object\":\"list\",\"data\":[{}],\"model\":{},\"usage\":{{\"prompt_tokens\":{},\"total_tokens\":{}}}}}",
       data_, json_string(model), tokens, tokens);
@@ -347,10 +347,10 @@ std::string EmbeddingResponse::take_body(std::string_view model, int64_t tokens)
   return body;
 }
 
-std::string EmbeddingResponse::take(int64_t sample, std::string_view name, std::string_view model, int64_t tokens,
-                                    std::string_view refused) {
+std::string EmbeddingResponse::pop_line(int64_t sample, std::string_view name, std::string_view model, int64_t tokens,
+                                        std::string_view refused) {
   const bool failed = not_finite_ && refused.empty();
-  const std::string body = take_body(model, tokens);
+  const std::string body = pop_body(model, tokens);
   return batch_frame(sample, name, body, failed ? kNotFiniteError : refused, failed ? kFailed : kRefused) + '\n';
 }
 

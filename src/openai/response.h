@@ -70,11 +70,11 @@ class EmbeddingResponse {
  public:
   void add(std::span<const float> state, bool base64);
   // Returns the body of an answer to inputs of `tokens` tokens, as JSON text, and begins the next answer.
-  std::string take_body(std::string_view model, int64_t tokens);
+  std::string pop_body(std::string_view model, int64_t tokens);
   // The line, with its end; the next one begins. A line that was `refused` has inputs, too, but its answer is its
   // error.
-  std::string take(int64_t sample, std::string_view name, std::string_view model, int64_t tokens,
-                   std::string_view refused);
+  std::string pop_line(int64_t sample, std::string_view name, std::string_view model, int64_t tokens,
+                       std::string_view refused);
 
  private:
   std::string data_;

@@ -232,7 +232,7 @@ EmbeddingsBuilder::EmbeddingsBuilder(const EmbeddingsRequest& request, std::stri
 std::string EmbeddingsBuilder::body() {
   EmbeddingResponse answer;
   for (const std::vector<float>& state : states_) answer.add(state, base64_);
-  return answer.take_body(model_, tokens_);
+  return answer.pop_body(model_, tokens_);
 }
 
 }  // namespace lfm2

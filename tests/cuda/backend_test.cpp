@@ -151,7 +151,7 @@ TEST(CudaStreamTest, EventsOrderStreamsAndCountTheTime) {
   x.fill_random(1);
   weight.fill(1.0);
   const DeviceTensor device(x), device_weight(weight);
-  gpu().compute().take_finished();
+  gpu().compute().pop_finished();
   const double before = steady_seconds();
   for (int i = 0; i < 200; ++i)  // more often than there are timing intervals
     gpu().compute().submit([&] { gpu().ops().rms_norm(device, device_weight, 1e-5f, device); }, i);
@@ -165,7 +165,7 @@ TEST(CudaStreamTest, EventsOrderStreamsAndCountTheTime) {
   gpu().compute().drain();
   gpu().compute().check();
   const double after = steady_seconds();
-  const std::vector<Span> spans = gpu().compute().take_finished();
+  const std::vector<Span> spans = gpu().compute().pop_finished();
   ASSERT_FALSE(spans.empty());
   double busy = 0, last = before - 1e-3;  // the two clocks differ by less than this
   int64_t tag = -1;

@@ -41,7 +41,7 @@ class LocalChannel : public Channel {
   void send(int buffer, const Tensor& from, Event& computed) override;
   bool sent(int buffer) override;
   bool progress() override;
-  Transfers take_finished() override { return {}; }  // tests do not look at times
+  Transfers pop_finished() override { return {}; }  // tests do not look at times
 
  private:
   struct Outgoing {

@@ -40,7 +40,7 @@ bool GpuEdge::done(int buffer) {
   return true;
 }
 
-std::vector<Span> GpuEdge::take_finished() {
+std::vector<Span> GpuEdge::pop_finished() {
   for (size_t buffer = 0; buffer < in_flight_.size(); ++buffer) done(static_cast<int>(buffer));
   std::sort(finished_.begin(), finished_.end(), [](const Span& a, const Span& b) { return a.start < b.start; });
   return std::exchange(finished_, {});
@@ -85,9 +85,9 @@ bool GpuChannel::progress() {
   return false;
 }
 
-Channel::Transfers GpuChannel::take_finished() {
-  return {.sent = next_ ? next_->take_finished() : std::vector<Span>(),
-          .received = previous_ ? previous_->take_finished() : std::vector<Span>()};
+Channel::Transfers GpuChannel::pop_finished() {
+  return {.sent = next_ ? next_->pop_finished() : std::vector<Span>(),
+          .received = previous_ ? previous_->pop_finished() : std::vector<Span>()};
 }
 
 void GpuChannel::connect() {

@@ -24,7 +24,7 @@ class GpuEdge {
   void transfer(int buffer, const Tensor& tensor, const Wait& wait, Event* after = nullptr);
   bool done(int buffer);
   // Sorted by their begin, because the buffers are not looked at in the order of use.
-  std::vector<Span> take_finished();
+  std::vector<Span> pop_finished();
   void order_after(int buffer, Stream& compute);  // later work of `compute` starts when the buffer's transfer is done
 
   // Begins to connect the two sides.
@@ -78,7 +78,7 @@ class GpuChannel : public Channel {
   }
   bool sent(int buffer) override { return next_->done(buffer); }
   bool progress() override;
-  Transfers take_finished() override;
+  Transfers pop_finished() override;
 
  protected:
   void close_edges();

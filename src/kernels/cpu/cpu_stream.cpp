@@ -72,7 +72,7 @@ void CpuStream::check() {
   if (error_) std::rethrow_exception(error_);
 }
 
-std::vector<Span> CpuStream::take_finished() {
+std::vector<Span> CpuStream::pop_finished() {
   const std::lock_guard lock(mutex_);
   return std::exchange(finished_, {});
 }

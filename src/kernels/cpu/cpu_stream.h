@@ -47,7 +47,7 @@ class CpuStream final : public Stream {
   void record(Event& event) override;  // `event` is a CpuEvent, as all events of this backend are
   void wait(Event& event) override;
   void check() override;
-  std::vector<Span> take_finished() override;
+  std::vector<Span> pop_finished() override;
   void drain() noexcept override;
 
  private:

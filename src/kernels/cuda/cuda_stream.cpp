@@ -135,7 +135,7 @@ void CudaStream::collect_finished() {
   }
 }
 
-std::vector<Span> CudaStream::take_finished() {
+std::vector<Span> CudaStream::pop_finished() {
   collect_finished();
   return std::exchange(finished_, {});
 }

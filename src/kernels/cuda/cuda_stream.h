@@ -79,7 +79,7 @@ class CudaStream final : public Stream {
   void record(Event& event) override;  // `event` must be a CudaEvent
   void wait(Event& event) override;
   void check() override;
-  std::vector<Span> take_finished() override;
+  std::vector<Span> pop_finished() override;
   void drain() noexcept override;
 
   cudaStream_t native() const { return stream_; }

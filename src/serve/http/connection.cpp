@@ -231,7 +231,7 @@ std::string_view Connection::unsent() {
   if (closed()) return {};
   if (output_.sent == output_.bytes.size()) {
     output_.sent = 0;
-    output_.bytes = exchange_ != nullptr ? exchange_->take() : std::string();
+    output_.bytes = exchange_ != nullptr ? exchange_->pop() : std::string();
   }
   return std::string_view(output_.bytes).substr(output_.sent);
 }

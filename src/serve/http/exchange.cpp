@@ -174,7 +174,7 @@ Exchange::Progress Exchange::progress() {
           .seed = seed_};
 }
 
-std::string Exchange::take() {
+std::string Exchange::pop() {
   const std::lock_guard lock(mutex_);
   return std::exchange(outbox_, {});
 }

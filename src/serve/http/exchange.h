@@ -58,7 +58,7 @@ class Exchange {
 
   // The connection's side, on its one thread.
   struct Progress {
-    bool ended = false;       // nothing follows what was taken and what take() gives
+    bool ended = false;       // nothing follows what pop() returned and returns
     bool broken = false;      // the rest cannot be sent: the connection must close
     bool keep_alive = false;  // the connection may continue after this answer
     bool any_unsent = false;  // including what was taken
@@ -66,7 +66,7 @@ class Exchange {
     std::optional<uint64_t> seed = {};
   };
   Progress progress();
-  std::string take();       // the bytes to be sent next
+  std::string pop();        // the bytes to be sent next
   void sent(size_t bytes);  // of those that were taken
   // Ends an exchange that its handler has not ended, with an answer if none began. The handler hears that it is gone.
   void take_over(const Response& answer, Gone reason);

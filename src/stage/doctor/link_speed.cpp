@@ -67,7 +67,7 @@ double LinkMeasurement::transfer(const MpiGroup& pair, int count, int64_t rows) 
   else
     receive(count, rows);
   pair.barrier(timeout_seconds_, "link measurement");
-  channel_.take_finished();
+  channel_.pop_finished();
   return steady_seconds() - start;
 }
 

@@ -264,13 +264,13 @@ class JsonlOutput : public OutputFile {
     const std::string_view given =
         job_.names->empty() ? std::string_view() : (*job_.names)[static_cast<size_t>(sample)];
     if (job_.kind.embeddings) {
-      lines_ += embeddings_.take(sample, given, job_.facts.model_type, job_.embeddings->tokens.length(sample),
-                                 job_.embeddings->errors->of(sample));
+      lines_ += embeddings_.pop_line(sample, given, job_.facts.model_type, job_.embeddings->tokens.length(sample),
+                                     job_.embeddings->errors->of(sample));
       return;
     }
     const std::string name = given.empty() ? std::to_string(sample) : std::string(given);
     if (job_.kind.score) {
-      lines_ += scores_.take(name, job_.scored_bytes != nullptr ? job_.scored_bytes->length(sample) : -1);
+      lines_ += scores_.pop_line(name, job_.scored_bytes != nullptr ? job_.scored_bytes->length(sample) : -1);
       return;
     }
     lines_ += job_.kind.top_k > 0

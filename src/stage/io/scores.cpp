@@ -116,7 +116,7 @@ void ScoreLine::add(float log_prob, bool is_greedy) {
   ++tokens_;
 }
 
-std::string ScoreLine::take(std::string_view name, int64_t bytes) {
+std::string ScoreLine::pop_line(std::string_view name, int64_t bytes) {
   std::string sum;
   append_values(sum, std::span<const double>(&sum_, 1));
   std::string line =

@@ -83,7 +83,7 @@ class ScoreCounter : public ResultConsumer {
 class ScoreLine {
  public:
   void add(float log_prob, bool is_greedy);
-  std::string take(std::string_view name, int64_t bytes);  // with the line's end; the next line begins
+  std::string pop_line(std::string_view name, int64_t bytes);  // with the line's end; the next line begins
 
  private:
   std::string log_probs_, greedy_;

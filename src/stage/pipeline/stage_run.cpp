@@ -131,7 +131,7 @@ void StageRun::add_to_each(Unit unit, double seconds) {
 }
 
 void StageRun::collect_times() {
-  for (const Span& span : links_.backend.compute().take_finished()) {
+  for (const Span& span : links_.backend.compute().pop_finished()) {
     if (span.tag == kUntagged) continue;  // the copy of a step's arrays
     times_.busy += span.end - span.start;
     const Unit unit = unit_of(span.tag);
@@ -141,7 +141,7 @@ void StageRun::collect_times() {
     trace(span.tag % 2 == 0 ? TraceKind::kCompute : TraceKind::kHead, span);
   }
   if (links_.channel == nullptr) return;
-  const Channel::Transfers transfers = links_.channel->take_finished();
+  const Channel::Transfers transfers = links_.channel->pop_finished();
   for (const Span& span : transfers.sent) {
     times_.sending += span.end - span.start;
     overlaps_.sent(span);

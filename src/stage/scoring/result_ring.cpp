@@ -158,9 +158,9 @@ void ResultRing::finish(const WaitUntil& wait) {
       Phase::kWrite);
 }
 
-std::vector<Span> ResultRing::take_finished() {
+std::vector<Span> ResultRing::pop_finished() {
   copies_->check();
-  static_cast<void>(copies_->take_finished());  // else a stream keeps the times of all its work; nobody asks for these
+  static_cast<void>(copies_->pop_finished());  // else a stream keeps the times of all its work; nobody asks for these
   const std::lock_guard lock(handover_.mutex);
   return std::exchange(handover_.finished, {});
 }

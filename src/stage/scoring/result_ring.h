@@ -46,7 +46,7 @@ class ResultRing {
   // Hands what has come to the host to the thread; throws what a consumer threw.
   void advance();
   void finish(const WaitUntil& wait);  // returns when the consumers have taken everything
-  std::vector<Span> take_finished();   // when the consumers were called since the last take_finished()
+  std::vector<Span> pop_finished();    // when the consumers were called since the last pop_finished()
   // When this returns, no consumer is being called or will be, so they may be destroyed. The ring takes no more work.
   void stop();
 

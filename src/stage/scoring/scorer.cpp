@@ -185,7 +185,7 @@ BatchRows Scorer::rows_of(const StageBuffer& buffer, const Prepared& part) const
 void Scorer::collect_times() {
   run_.collect_times();
   if (!results_) return;
-  for (const Span& span : results_->take_finished()) run_.trace(TraceKind::kOutput, span);
+  for (const Span& span : results_->pop_finished()) run_.trace(TraceKind::kOutput, span);
 }
 
 // Whether another micro-batch comes. The first stage decides, and sends the lengths of its samples to every other

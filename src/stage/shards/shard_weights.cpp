@@ -148,7 +148,7 @@ void ShardWeights::stop(std::exception_ptr error) {
   changed_.notify_all();
 }
 
-bool ShardWeights::take(Task& task) {
+bool ShardWeights::pop(Task& task) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return complete_ || !tasks_.empty(); });
   if (tasks_.empty()) return false;
@@ -159,7 +159,7 @@ bool ShardWeights::take(Task& task) {
 
 void ShardWeights::reader_loop() try {
   const std::unique_ptr<Loader> loader = backend_.create_loader();
-  for (Task task; take(task);)
+  for (Task task; pop(task);)
     if (task.source == nullptr)
       clear(task, *loader);
     else

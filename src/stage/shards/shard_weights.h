@@ -54,7 +54,7 @@ class ShardWeights : public WeightSource {
   void reader_loop();
   void read(const Task& task, Loader& loader);
   static void clear(const Task& task, Loader& loader);
-  bool take(Task& task);  // waits for a task; false where no further one will come
+  bool pop(Task& task);  // waits for a task; false where no further one will come
   void end_readers();
   void stop(std::exception_ptr error);
 

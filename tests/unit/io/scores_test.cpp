@@ -160,11 +160,11 @@ TEST_F(ScoreFileTest, LinesAndWhatTheySay) {
 TEST_F(ScoreFileTest, LinesWithoutNumbersAndWithoutATokenizer) {
   ScoreLine line;
   line.add(NAN, true);
-  EXPECT_EQ(line.take("3", -1),
+  EXPECT_EQ(line.pop_line("3", -1),
             "{\"id\":3,\"logprobs\":[null],\"is_greedy\":[true],\"sum_logprob\":null,\"tokens\":1,"
             "\"bytes\":null}\n");
   line.add(-1, false);
-  EXPECT_EQ(line.take("4", 2),
+  EXPECT_EQ(line.pop_line("4", 2),
             "{\"id\":4,\"logprobs\":[-1],\"is_greedy\":[false],\"sum_logprob\":-1,\"tokens\":1,\"bytes\":2}\n");
 }
 

@@ -250,7 +250,7 @@ TEST_F(ResponseTest, Embeddings) {
   answer.add(std::vector<float>{3, -4}, false);
   answer.add(std::vector<float>{0, 0}, false);
   EXPECT_EQ(
-      answer.take(0, "\"a\"", "lfm2", 5, ""),
+      answer.pop_line(0, "\"a\"", "lfm2", 5, ""),
       R"({"id":"batch_req_0","custom_id":"a","response":{"status_code":200,"request_id":"req_0","body":{"object":"list",)"
       R"("data":[{"object":"embedding","index":0,"embedding":[0.6,-0.8]},{"object":"embedding","index":1,"embedding":)"
       R"([0,0]}],"model":"lfm2","usage":{"prompt_tokens":5,"total_tokens":5}}},"error":null})"
@@ -258,7 +258,7 @@ TEST_F(ResponseTest, Embeddings) {
   // Of one, two and three values: the bytes of 1.0f are 00 00 80 3f.
   const auto in_base64 = [&](const std::vector<float>& state) {
     answer.add(state, true);
-    const Json line = parse_json(answer.take(1, "", "lfm2", 1, ""), "answer");
+    const Json line = parse_json(answer.pop_line(1, "", "lfm2", 1, ""), "answer");
     EXPECT_EQ(line["custom_id"], nullptr);
     EXPECT_EQ(line["response"]["body"]["usage"]["prompt_tokens"], 1);
     return line["response"]["body"]["data"][0]["embedding"].get<std::string>();
@@ -267,7 +267,7 @@ TEST_F(ResponseTest, Embeddings) {
   EXPECT_EQ(in_base64({0, -3}), "AAAAAAAAgL8=");
   EXPECT_EQ(in_base64({0, 0, 7}), "AAAAAAAAAAAAAIA/");
   answer.add(std::vector<float>{1, 1}, true);
-  const Json refused = parse_json(answer.take(2, "\"c\"", "lfm2", 1, "line 3: wrong"), "answer");
+  const Json refused = parse_json(answer.pop_line(2, "\"c\"", "lfm2", 1, "line 3: wrong"), "answer");
   EXPECT_EQ(refused["response"], (Json{{"status_code", 400}, {"request_id", "req_2"}, {"body", nullptr}}));
   EXPECT_EQ(refused["error"]["message"], "line 3: wrong");
 }

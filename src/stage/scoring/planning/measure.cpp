@@ -42,7 +42,7 @@ class Stopwatch {
   double least_seconds(const std::function<void()>& work, int passes) {
     Stream& stream = backend_.compute();
     stream.drain();
-    static_cast<void>(stream.take_finished());
+    static_cast<void>(stream.pop_finished());
     for (int run = 0; run <= runs_; ++run) {
       // Other layers are computed between two uses of a layer's weights, which so come from the device's memory.
       if (others_.data()) backend_.copy(stream, others_.data(), others_.data() + kOtherBytes / 2, kOtherBytes / 2);
@@ -55,7 +55,7 @@ class Stopwatch {
     stream.drain();
     stream.check();
     double least = std::numeric_limits<double>::infinity();
-    for (const Span& span : stream.take_finished())
+    for (const Span& span : stream.pop_finished())
       if (span.tag > 0) least = std::min(least, span.end - span.start);
     return least;
   }
