@@ -12,12 +12,12 @@ class ByteBudget {
  public:
   explicit ByteBudget(size_t limit) : limit_(limit) {}
 
-  bool take(size_t bytes) {
+  bool reserve(size_t bytes) {
     if (used_.fetch_add(bytes) + bytes <= limit_) return true;
     used_.fetch_sub(bytes);
     return false;
   }
-  void give(size_t bytes) { used_.fetch_sub(bytes); }
+  void release(size_t bytes) { used_.fetch_sub(bytes); }
   size_t used() const { return used_; }
 
  private:
@@ -37,16 +37,16 @@ class ByteShare {
     return *this;
   }
   ~ByteShare() {
-    if (budget_ != nullptr) budget_->give(bytes_);
+    if (budget_ != nullptr) budget_->release(bytes_);
   }
 
   bool grow(size_t bytes) {
-    if (!budget_->take(bytes)) return false;
+    if (!budget_->reserve(bytes)) return false;
     bytes_ += bytes;
     return true;
   }
   void shrink(size_t bytes) {
-    budget_->give(bytes);
+    budget_->release(bytes);
     bytes_ -= bytes;
   }
   size_t bytes() const { return bytes_; }

@@ -58,7 +58,7 @@ class Exchange {
 
   // The connection's side, on its one thread.
   struct Progress {
-    bool ended = false;       // nothing follows what pop() returned and returns
+    bool ended = false;       // nothing follows the bytes that pop() returns
     bool broken = false;      // the rest cannot be sent: the connection must close
     bool keep_alive = false;  // the connection may continue after this answer
     bool any_unsent = false;  // including what was taken

@@ -22,7 +22,7 @@ PagePool::PagePool(int64_t pages, int64_t positions, bool keeps, Hash hash)
   for (int64_t page = pages; page-- > 0;) free_.push_back(static_cast<int32_t>(page));
 }
 
-int32_t PagePool::take() {
+int32_t PagePool::allocate() {
   if (free_.empty()) {
     expect(!unheld_.empty(), "PagePool: more pages are taken than there are");
     forget(unheld_.front());

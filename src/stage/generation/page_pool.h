@@ -29,13 +29,13 @@ class PagePool {
   // `pages` pages of `positions` positions each. Where `keeps` is false, no page is ever kept.
   PagePool(int64_t pages, int64_t positions, bool keeps, Hash hash = PagePool::content_hash);
 
-  // Pages that nobody holds; each can be taken.
+  // Pages that nobody holds; each can be allocated.
   int64_t available() const { return static_cast<int64_t>(free_.size() + unheld_.size()); }
   int64_t kept() const { return static_cast<int64_t>(found_by_.size()); }
   int64_t holders(int32_t page) const { return at(page).holders; }
 
   // Gives a page without content to a holder; a kept one loses its content where there is no other.
-  int32_t take();
+  int32_t allocate();
   // The kept pages of the first tokens, up to the first page that is missing.
   std::vector<int32_t> find(std::span<const int32_t> tokens) const;
   // One more holder for a kept page. Returns the chain that ends with it.
@@ -65,7 +65,7 @@ class PagePool {
   const bool keeps_;
   const Hash hash_;
   std::vector<Page> pages_;
-  std::vector<int32_t> free_;                            // pages without content, taken from the back
+  std::vector<int32_t> free_;                            // pages without content, allocated from the back
   std::list<int32_t> unheld_;                            // kept pages that nobody holds, the longest unused first
   std::unordered_multimap<uint64_t, int32_t> found_by_;  // the kept pages, by the hashes of their contents
   int64_t newest_ = 0;                                   // the largest number that a content had

@@ -104,7 +104,7 @@ bool Scheduler::has_page_for_next(Step& step, int32_t slot) {
   }
   if (is_victim) enter(slot, State::kRunning);
   if (fits) return true;
-  sequence.pages.push_back(pages_.take());
+  sequence.pages.push_back(pages_.allocate());
   step.added.push_back({slot, sequence.pages.back()});
   return true;
 }
@@ -131,7 +131,7 @@ bool Scheduler::give_pages(Sequence& sequence, Step& step) {
   sequence.full = std::ssize(prefix);
   sequence.num_computed = cached;
   sequence.pages = std::move(prefix);
-  while (std::ssize(sequence.pages) < needed) sequence.pages.push_back(pages_.take());
+  while (std::ssize(sequence.pages) < needed) sequence.pages.push_back(pages_.allocate());
   return true;
 }
 

@@ -44,11 +44,11 @@ size_t max_array_bytes(const GenerationPlan& plan) {
 StepResults::StepResults(std::byte* memory, const ResultShape& shape) {
   ArrayLayout layout(memory);
   const auto take = [&](Tokens& tokens, int64_t count) {
-    tokens.ids = layout.take_ints({count});
-    tokens.log_probs = layout.take(DType::kF32, {count});
+    tokens.ids = layout.allocate_ints({count});
+    tokens.log_probs = layout.allocate(DType::kF32, {count});
     if (shape.top_k == 0) return;
-    tokens.top_ids = layout.take_ints({count, shape.top_k});
-    tokens.top_log_probs = layout.take(DType::kF32, {count, shape.top_k});
+    tokens.top_ids = layout.allocate_ints({count, shape.top_k});
+    tokens.top_log_probs = layout.allocate(DType::kF32, {count, shape.top_k});
   };
   take(drawn, shape.draws);
   take(scored, shape.scored);

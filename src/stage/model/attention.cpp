@@ -17,8 +17,8 @@ Tensor Attention::mix(Pass& pass, const Norm& norm) const {
   Ops& ops = pass.ops;
   const DType act = pass.residual.dtype;
   const int64_t tokens = pass.residual.dim(0);
-  const Tensor qkv = pass.scratch.take(act, {tokens, shape_.qkv_columns()});
-  const Tensor mixed = pass.scratch.take(act, {tokens, shape_.heads * shape_.head_dim});
+  const Tensor qkv = pass.scratch.allocate(act, {tokens, shape_.qkv_columns()});
+  const Tensor mixed = pass.scratch.allocate(act, {tokens, shape_.heads * shape_.head_dim});
   pass.project(norm, qkv_proj_, {}, qkv);
   if (pass.cache == nullptr) {
     ops.qk_norm_rope(qkv, q_norm_, k_norm_, eps_, rope_theta_, shape_, pass.batch);

@@ -13,8 +13,8 @@ void Mlp::forward(Pass& pass, const Norm& norm, const Norm* next) const {
   Ops& ops = pass.ops;
   const Tensor& residual = pass.residual;
   const int64_t tokens = residual.dim(0);
-  const Tensor x = pass.scratch.take(residual.dtype, {tokens, residual.dim(1)});
-  const Tensor product = pass.scratch.take(residual.dtype, {tokens, ffn_});
+  const Tensor x = pass.scratch.allocate(residual.dtype, {tokens, residual.dim(1)});
+  const Tensor product = pass.scratch.allocate(residual.dtype, {tokens, ffn_});
   ops.rms_norm(residual, norm.weight, norm.eps, x);
   ops.matmul_swiglu(x, gate_up_, product);
   ops.matmul(product, down_, {}, residual, Write::kAdd);

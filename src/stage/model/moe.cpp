@@ -24,15 +24,15 @@ void Moe::forward(Pass& pass, const Norm& norm, const Norm* next) const {
   Scratch& scratch = pass.scratch;
   const Tensor& residual = pass.residual;
   const int64_t tokens = residual.dim(0), hidden = residual.dim(1), rows = tokens * rule_.top_k;
-  const Tensor x = scratch.take(residual.dtype, {tokens, hidden});
-  const Routing routing{.ids = scratch.take(DType::kI32, {tokens, rule_.top_k}),
-                        .weights = scratch.take(DType::kF32, {tokens, rule_.top_k}),
-                        .sources = scratch.take(DType::kI32, {rows}),
-                        .rows = scratch.take(DType::kI32, {tokens, rule_.top_k}),
-                        .expert_offsets = scratch.take(DType::kI32, {experts_ + 1})};
-  const Tensor sorted = scratch.take(x.dtype, {rows, hidden});
-  const Tensor product = scratch.take(x.dtype, {rows, ffn_});
-  const Tensor output = scratch.take(x.dtype, {rows, hidden});
+  const Tensor x = scratch.allocate(residual.dtype, {tokens, hidden});
+  const Routing routing{.ids = scratch.allocate(DType::kI32, {tokens, rule_.top_k}),
+                        .weights = scratch.allocate(DType::kF32, {tokens, rule_.top_k}),
+                        .sources = scratch.allocate(DType::kI32, {rows}),
+                        .rows = scratch.allocate(DType::kI32, {tokens, rule_.top_k}),
+                        .expert_offsets = scratch.allocate(DType::kI32, {experts_ + 1})};
+  const Tensor sorted = scratch.allocate(x.dtype, {rows, hidden});
+  const Tensor product = scratch.allocate(x.dtype, {rows, ffn_});
+  const Tensor output = scratch.allocate(x.dtype, {rows, hidden});
   ops.norm_route_swiglu(residual, norm.weight, norm.eps, gate_, expert_bias_, rule_, gate_up_, x, routing, sorted,
                         product);
   if (next == nullptr) return ops.matmul_combine_experts(product, down_, routing, output, residual);

@@ -35,7 +35,7 @@ struct Pass {
   }
   // Continues with the tails. Returns their rows of `mixed` [tokens, columns] act.
   Tensor prune_tokens(const Tensor& mixed) {
-    const Tensor kept = scratch.take(mixed.dtype, {pruning->rows.dim(0), mixed.dim(1)});
+    const Tensor kept = scratch.allocate(mixed.dtype, {pruning->rows.dim(0), mixed.dim(1)});
     ops.gather_rows(mixed, pruning->rows, kept);
     keep(pruning->rows, pruning->residual);
     batch = pruning->batch;

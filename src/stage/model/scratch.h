@@ -1,4 +1,4 @@
-// The activations inside a layer: tensors are taken in order from one buffer and all given back at once. The buffer's
+// The activations inside a layer: tensors are allocated in order from one buffer and all freed at once. The buffer's
 // size is found by a run that only measures.
 #pragma once
 
@@ -10,10 +10,10 @@ namespace lfm2 {
 
 class Scratch {
  public:
-  Scratch() = default;  // measures only: tensors taken from it have no memory
+  Scratch() = default;  // measures only: tensors allocated from it have no memory
   explicit Scratch(Buffer buffer) : buffer_(std::move(buffer)) {}
 
-  Tensor take(DType dtype, std::initializer_list<int64_t> dims) {
+  Tensor allocate(DType dtype, std::initializer_list<int64_t> dims) {
     Tensor tensor(buffer_.data() == nullptr ? nullptr : buffer_.data() + used_, dtype, dims);
     used_ += (tensor.bytes() + kAlignment - 1) / kAlignment * kAlignment;
     peak_ = std::max(peak_, used_);
@@ -21,7 +21,7 @@ class Scratch {
     return tensor;
   }
   void reset() { used_ = held_; }
-  // Tensors taken before hold() survive reset(), until release().
+  // Tensors allocated before hold() survive reset(), until release().
   void hold() { held_ = used_; }
   void release() { used_ = held_ = 0; }
   size_t peak_bytes() const { return peak_; }

@@ -18,8 +18,8 @@ Tensor ShortConv::mix(Pass& pass, const Norm& norm) const {
   Ops& ops = pass.ops;
   const Tensor& residual = pass.residual;
   const int64_t tokens = residual.dim(0), hidden = residual.dim(1);
-  const Tensor bcz = pass.scratch.take(residual.dtype, {tokens, 3 * hidden});
-  const Tensor gated = pass.scratch.take(residual.dtype, {tokens, hidden});
+  const Tensor bcz = pass.scratch.allocate(residual.dtype, {tokens, 3 * hidden});
+  const Tensor gated = pass.scratch.allocate(residual.dtype, {tokens, hidden});
   if (pass.cache == nullptr) {
     pass.project(norm, in_proj_, in_bias_, bcz);
     ops.short_conv(bcz, conv_, conv_bias_, pass.batch, gated);

@@ -30,7 +30,7 @@ void Stage::forward(Pass pass) const {
   const auto begin = static_cast<size_t>(std::max<int64_t>(0, pass.span.first - layers_range_.first)),
              end = static_cast<size_t>(std::min(layers_range_.count, pass.span.end - layers_range_.first));
   pass.scratch.release();
-  pass.normed = pass.scratch.take(pass.residual.dtype, {pass.residual.dim(0), pass.residual.dim(1)});
+  pass.normed = pass.scratch.allocate(pass.residual.dtype, {pass.residual.dim(0), pass.residual.dim(1)});
   pass.scratch.hold();  // for all layers
   for (size_t i = begin; i < end; ++i) {
     pass.cache = pass.caches != nullptr ? &pass.caches->layers()[i] : nullptr;
@@ -43,11 +43,11 @@ Tensor Stage::hidden_states(Ops& ops, const Tensor& residual, const Tensor& rows
   scratch.reset();
   Tensor chosen = residual;
   if (rows) {
-    chosen = scratch.take(residual.dtype, {rows.dim(0), config_.hidden});
+    chosen = scratch.allocate(residual.dtype, {rows.dim(0), config_.hidden});
     ops.gather_rows(residual, rows, chosen);
   }
   if (!final_norm_) return chosen;
-  const Tensor normed = scratch.take(residual.dtype, {chosen.dim(0), config_.hidden});
+  const Tensor normed = scratch.allocate(residual.dtype, {chosen.dim(0), config_.hidden});
   ops.rms_norm(chosen, final_norm_, config_.norm_eps, normed);
   return normed;
 }

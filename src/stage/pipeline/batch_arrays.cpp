@@ -86,7 +86,7 @@ BatchTensors::BatchTensors(const BatchArrays& arrays, std::span<const int32_t> o
   for_each_array(arrays, own_ids, *this, [&](Tensor& tensor, const auto& values, int64_t columns) {
     if (values.empty()) return;
     const auto words = static_cast<int64_t>(values.size() * sizeof values[0] / sizeof(int32_t));
-    tensor = columns == 0 ? layout.take_ints({words}) : layout.take_ints({words / columns, columns});
+    tensor = columns == 0 ? layout.allocate_ints({words}) : layout.allocate_ints({words / columns, columns});
   });
   bytes = layout.bytes();
   batch.tokens = arrays.tokens;

@@ -23,12 +23,12 @@ class ArrayLayout {
   explicit ArrayLayout(std::byte* memory) : memory_(memory) {}
 
   // The array after those that were taken before.
-  Tensor take(DType dtype, std::initializer_list<int64_t> dims) {
+  Tensor allocate(DType dtype, std::initializer_list<int64_t> dims) {
     const Tensor tensor(memory_ == nullptr ? nullptr : memory_ + bytes_, dtype, dims);
     bytes_ += bytes_for(tensor.numel());
     return tensor;
   }
-  Tensor take_ints(std::initializer_list<int64_t> dims) { return take(DType::kI32, dims); }
+  Tensor allocate_ints(std::initializer_list<int64_t> dims) { return allocate(DType::kI32, dims); }
   size_t bytes() const { return bytes_; }
 
   // The bytes that an array of `values` values takes: every array begins at a multiple of 16 bytes.

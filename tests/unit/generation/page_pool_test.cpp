@@ -33,7 +33,7 @@ Holder begin(PagePool& pool, size_t positions, const Tokens& tokens) {
   KeptPrefix prefix;
   for (const int32_t page : holder.pages) prefix = pool.hold(page);
   for (size_t full = holder.found; full < tokens.size() / positions; ++full) {
-    holder.pages.push_back(pool.take());
+    holder.pages.push_back(pool.allocate());
     prefix = pool.keep(holder.pages.back(), prefix, std::span(tokens).subspan(full * positions, positions));
   }
   return holder;
@@ -98,13 +98,13 @@ TEST(PagePoolTest, TheLongestUnusedGoesFirstAndLaterPagesBeforeEarlierOnes) {
   const auto left = [&](const Tokens& tokens) { return pool.find(tokens).size(); };
   std::vector<int32_t> taken;
   for (const auto& [first, second] : {std::pair(2u, 3u), {2u, 2u}, {2u, 1u}, {2u, 0u}, {1u, 0u}, {0u, 0u}}) {
-    taken.push_back(pool.take());
+    taken.push_back(pool.allocate());
     EXPECT_EQ(left({1, 2, 3}), first);
     EXPECT_EQ(left({4, 5, 6}), second);
   }
   EXPECT_EQ(pool.available(), 0);
   EXPECT_EQ(pool.kept(), 0);
-  EXPECT_THROW(pool.take(), Error);
+  EXPECT_THROW(pool.allocate(), Error);
   std::ranges::sort(taken);
   EXPECT_EQ(taken, (std::vector<int32_t>{0, 1, 2, 3, 4, 5}));
 }
@@ -113,14 +113,14 @@ TEST(PagePoolTest, TheLongestUnusedGoesFirstAndLaterPagesBeforeEarlierOnes) {
 // them.
 TEST(PagePoolTest, AChainWhosePagesWereForgottenIsNotContinued) {
   PagePool pool(4, 1, true);
-  const std::vector<int32_t> one{pool.take()}, two{pool.take()};
+  const std::vector<int32_t> one{pool.allocate()}, two{pool.allocate()};
   const Tokens token{5}, next{6};
   const KeptPrefix kept = pool.keep(one[0], {}, token), same = pool.keep(two[0], {}, token);
   EXPECT_EQ(same.number, kept.number);
   EXPECT_EQ(pool.find(token), one);
   EXPECT_EQ(pool.kept(), 1);
   pool.release(one);
-  std::vector<int32_t> others{pool.take(), pool.take(), pool.take()};  // the last one is that of `one`
+  std::vector<int32_t> others{pool.allocate(), pool.allocate(), pool.allocate()};  // the last one is that of `one`
   EXPECT_EQ(others.back(), one[0]);
   pool.keep(others[2], {}, Tokens{9});
   const KeptPrefix broken = pool.keep(others[0], same, next);

@@ -120,7 +120,7 @@ TEST_P(StageTest, NormsInPassingGiveTheSameBits) {
   const auto forward = [&](int64_t max_fused_norm_rows, const Tensor& residual) {
     CpuBackend backend(1);
     Scratch scratch(backend.allocate(cost.scratch_bytes));
-    std::memset(scratch.take(DType::kBf16, {1}).data, 0xff, cost.scratch_bytes);
+    std::memset(scratch.allocate(DType::kBf16, {1}).data, 0xff, cost.scratch_bytes);
     scratch.reset();
     CountingNorms ops(pool, *available_simd().front(), max_fused_norm_rows);
     loaded.stage().forward({.ops = ops, .scratch = scratch, .residual = residual, .batch = batch});

@@ -45,20 +45,20 @@ constexpr int decode_floats(int rows, int width, int lanes, int workers, bool ea
 }
 __device__ inline DecodeState decode_state(float* memory, int rows, int width, int lanes, int workers) {
   DecodeState s{};
-  const auto take = [&](int floats) {
+  const auto allocate = [&](int floats) {
     float* taken = memory;
     memory += floats;
     return taken;
   };
-  s.out = take(rows * width);  // arrays that must be on 16 bytes come first
-  s.parts = take(workers * rows * width);
-  s.totals = take(rows * lanes);
-  s.sums = take(workers * rows * lanes);
-  s.largest = take((rows + 3) / 4 * 4);
-  s.shrinks = take((workers * rows + 3) / 4 * 4);
-  s.tile_largest = take((workers * rows + 3) / 4 * 4);
-  s.earlier = take(rows * width);  // this and the next one need not exist
-  s.earlier_rows = take(2 * rows);
+  s.out = allocate(rows * width);  // arrays that must be on 16 bytes come first
+  s.parts = allocate(workers * rows * width);
+  s.totals = allocate(rows * lanes);
+  s.sums = allocate(workers * rows * lanes);
+  s.largest = allocate((rows + 3) / 4 * 4);
+  s.shrinks = allocate((workers * rows + 3) / 4 * 4);
+  s.tile_largest = allocate((workers * rows + 3) / 4 * 4);
+  s.earlier = allocate(rows * width);  // this and the next one need not exist
+  s.earlier_rows = allocate(2 * rows);
   return s;
 }
 
