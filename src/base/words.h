@@ -84,7 +84,7 @@ class WordReader {
 
   bool at_end() const { return words_.empty(); }
   template <class T>
-  void take(T& value) {
+  void read(T& value) {
     if constexpr (kIsOneWord<T>) {
       value = static_cast<T>(next(1)[0]);
     } else if constexpr (std::is_arithmetic_v<T>) {
@@ -92,47 +92,47 @@ class WordReader {
       std::ranges::copy(next(words.size()), words.begin());
       value = std::bit_cast<T>(words);
     } else {
-      for_each_field(value, [this](auto&... fields) { (take(fields), ...); });
+      for_each_field(value, [this](auto&... fields) { (read(fields), ...); });
     }
   }
   template <class T>
-  T take() {
+  T read() {
     T value{};
-    take(value);
+    read(value);
     return value;
   }
-  void take(std::string& text) {
+  void read(std::string& text) {
     const size_t bytes = length(sizeof(int32_t));
     text.assign(reinterpret_cast<const char*>(next(words_of_text(bytes)).data()), bytes);
   }
   template <class T>
-  void take(std::vector<T>& list) {
+  void read(std::vector<T>& list) {
     const size_t count = length(1);
     if constexpr (std::is_same_v<T, int32_t>) {
       const std::span<const int32_t> words = next(count);
       list.assign(words.begin(), words.end());
     } else {
       list.resize(count);
-      for (T& one : list) take(one);
+      for (T& one : list) read(one);
     }
   }
   template <class T>
-  void take(std::optional<T>& value) {
+  void read(std::optional<T>& value) {
     bool there = false;
-    take(there);
+    read(there);
     value.reset();
-    if (there) take(value.emplace());
+    if (there) read(value.emplace());
   }
   template <class A, class B>
-  void take(std::pair<A, B>& both) {
-    take(both.first);
-    take(both.second);
+  void read(std::pair<A, B>& both) {
+    read(both.first);
+    read(both.second);
   }
 
  private:
   // The length of a list. A word holds at most `in_a_word` of its elements.
   size_t length(size_t in_a_word) {
-    const auto count = static_cast<size_t>(take<int32_t>());
+    const auto count = static_cast<size_t>(read<int32_t>());
     expect(count <= words_.size() * in_a_word, "WordReader: a message is cut off");
     return count;
   }
@@ -156,7 +156,7 @@ std::vector<int32_t> to_words(const T& value) {
 template <class T>
 T from_words(std::span<const int32_t> words) {
   WordReader reader(words);
-  T value = reader.take<T>();
+  T value = reader.read<T>();
   expect(reader.at_end(), "from_words: a message that goes on behind its end");
   return value;
 }

@@ -54,11 +54,11 @@ std::vector<int32_t> RuleTable::to_words(int64_t first, int64_t count) const {
 RuleTable RuleTable::from_words(std::span<const int32_t> words) {
   RuleTable table;
   WordReader reader(words);
-  reader.take(table.first_);
-  reader.take(table.samples_);
-  reader.take(table.distinct_);
-  reader.take(table.of_sample_);
-  reader.take(table.seeds_);
+  reader.read(table.first_);
+  reader.read(table.samples_);
+  reader.read(table.distinct_);
+  reader.read(table.of_sample_);
+  reader.read(table.seeds_);
   return table;
 }
 

@@ -58,7 +58,7 @@ void Cursor::refuse(const std::string& message) const {
   throw Error(ExitCode::kData, fmt::format("{}: {}", where_, message));
 }
 
-std::span<const std::byte> Cursor::take(size_t count) {
+std::span<const std::byte> Cursor::read(size_t count) {
   if (count > left()) refuse(fmt::format("{} bytes expected at byte {} of {}", count, position_, bytes_.size()));
   position_ += count;
   return bytes_.subspan(position_ - count, count);
@@ -66,11 +66,11 @@ std::span<const std::byte> Cursor::take(size_t count) {
 
 uint64_t Cursor::number(size_t bytes) {
   expect(bytes <= 8, "Cursor::number: longer than 8 bytes");
-  return little_endian(take(bytes));
+  return little_endian(read(bytes));
 }
 
 std::string Cursor::text(size_t bytes) {
-  const std::span<const std::byte> taken = take(bytes);
+  const std::span<const std::byte> taken = read(bytes);
   return {reinterpret_cast<const char*>(taken.data()), taken.size()};
 }
 

@@ -29,8 +29,8 @@ class Cursor {
   const std::string& where() const { return where_; }
   size_t position() const { return position_; }
   size_t left() const { return bytes_.size() - position_; }
-  std::span<const std::byte> take(size_t count);
-  void skip(size_t count) { take(count); }
+  std::span<const std::byte> read(size_t count);
+  void skip(size_t count) { read(count); }
   uint64_t number(size_t bytes);  // a number of 1 to 8 bytes
   uint8_t u8() { return static_cast<uint8_t>(number(1)); }
   uint16_t u16() { return static_cast<uint16_t>(number(2)); }

@@ -97,7 +97,7 @@ class Btree2 {
     if (cursor.u8() != type_) cursor.refuse("a node with records of another type");
     std::vector<Block> own(records);
     for (Block& record : own) {
-      const auto bytes = cursor.take(record_bytes_);
+      const auto bytes = cursor.read(record_bytes_);
       record.assign(bytes.begin(), bytes.end());
     }
     for (uint64_t child = 0; child < pointers; ++child) {

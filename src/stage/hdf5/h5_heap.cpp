@@ -131,7 +131,7 @@ Block FractalHeap::object(std::span<const std::byte> id) const {
   const uint8_t head = cursor.u8();
   const uint8_t kind = head >> 4;  // the upper two bits are the version, which is 0
   if (kind == 2) {                 // the object's bytes are in the id
-    const auto bytes = cursor.take(size_t{head & 0x0fu} + 1);
+    const auto bytes = cursor.read(size_t{head & 0x0fu} + 1);
     return {bytes.begin(), bytes.end()};
   }
   if (kind == 1) {

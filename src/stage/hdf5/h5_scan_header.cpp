@@ -44,7 +44,7 @@ class HeaderReader {
   void read_1(Cursor prefix);
   void read_2(Cursor prefix);
   void read_messages_2(uint64_t address, const Block& chunk, size_t skipped, bool ordered);
-  void take_message(Cursor& cursor, RawMessage message, size_t bytes);
+  void read_message(Cursor& cursor, RawMessage message, size_t bytes);
 
   Blocks& blocks_;
   uint64_t address_;
@@ -53,8 +53,8 @@ class HeaderReader {
 };
 
 // Takes the body of a message from `cursor`, and keeps it where a reader of the header needs its type.
-void HeaderReader::take_message(Cursor& cursor, RawMessage message, size_t bytes) {
-  const auto body = cursor.take(bytes);
+void HeaderReader::read_message(Cursor& cursor, RawMessage message, size_t bytes) {
+  const auto body = cursor.read(bytes);
   switch (message.type) {
     case kNil:
     case kOldTime:
@@ -113,7 +113,7 @@ void HeaderReader::read_1(Cursor prefix) {
       const uint16_t size = cursor.u16();
       message.shared = (cursor.u8() & 2) != 0;
       cursor.skip(3);
-      take_message(cursor, std::move(message), size);
+      read_message(cursor, std::move(message), size);
     }
   }
   if (count != expected) prefix.refuse(fmt::format("its header has {} messages, expected {}", count, expected));
@@ -132,7 +132,7 @@ void HeaderReader::read_messages_2(uint64_t address, const Block& chunk, size_t 
     const uint16_t size = cursor.u16();
     message.shared = (cursor.u8() & 2) != 0;
     if (ordered) cursor.skip(2);
-    take_message(cursor, std::move(message), size);
+    read_message(cursor, std::move(message), size);
   }
 }
 

@@ -85,7 +85,7 @@ void LinkReader::read_dense_links(const RawMessage& link_info) {
       .order_bytes = 8, .id_bytes = 7, .by_name = 5, .what = "links", .what_by_order = "links in order of creation"};
   read_dense(blocks_, group_, link_info, storage, [&](const FractalHeap& heap, Cursor entry) {
     entry.skip(4);  // hash of the name
-    read_link(heap.object(entry.take(storage.id_bytes)));
+    read_link(heap.object(entry.read(storage.id_bytes)));
   });
 }
 

@@ -95,7 +95,7 @@ std::pair<std::string, ScannedAttribute> parse_attribute(const Block& message, c
   const size_t name_bytes = cursor.u16(), type_bytes = cursor.u16(), space_bytes = cursor.u16();
   if (version == 3) cursor.skip(1);  // character set
   const auto part = [&](size_t bytes) {
-    const auto taken = cursor.take(bytes);
+    const auto taken = cursor.read(bytes);
     if (version == 1) cursor.skip((8 - bytes % 8) % 8);
     return taken;
   };
@@ -111,7 +111,7 @@ std::pair<std::string, ScannedAttribute> parse_attribute(const Block& message, c
   const uint64_t bytes = checked_multiply(attribute.elements, attribute.type.bytes, where);
   if (bytes > cursor.left())
     cursor.refuse(fmt::format("attribute {} needs {} bytes of {}", name, bytes, cursor.left()));
-  const auto data = cursor.take(bytes);
+  const auto data = cursor.read(bytes);
   attribute.data.assign(data.begin(), data.end());
   return {name, std::move(attribute)};
 }
@@ -297,7 +297,7 @@ ScannedAttributes read_attributes(Blocks& blocks, const ObjectHeader& header) {
       continue;
     }
     read_dense(blocks, header, message, storage, [&](const FractalHeap& heap, Cursor entry) {
-      const auto id = entry.take(storage.id_bytes);
+      const auto id = entry.read(storage.id_bytes);
       if ((entry.u8() & 2) != 0) entry.refuse("a shared attribute");
       add(heap.object(id));
     });

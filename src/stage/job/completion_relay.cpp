@@ -32,7 +32,7 @@ void CompletionRelay::pass(CompletionConsumer* writer) {
     if (words.empty()) ++ended_;  // the last message of its pipeline in this run
     for (WordReader reader(words); !reader.at_end();) {
       Completion completion;
-      reader.take(completion);
+      reader.read(completion);
       writer->consume(completion);
     }
   }

@@ -22,7 +22,7 @@ class ArrayLayout {
   // Where `memory` is null, the layout only adds up bytes().
   explicit ArrayLayout(std::byte* memory) : memory_(memory) {}
 
-  // The array after those that were taken before.
+  // The array after those that were allocated before.
   Tensor allocate(DType dtype, std::initializer_list<int64_t> dims) {
     const Tensor tensor(memory_ == nullptr ? nullptr : memory_ + bytes_, dtype, dims);
     bytes_ += bytes_for(tensor.numel());

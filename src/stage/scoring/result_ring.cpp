@@ -1,4 +1,4 @@
-// A piece goes from give() to the device, its slices go from advance() to the thread, and it is free again when the
+// A piece goes from push() to the device, its slices go from advance() to the thread, and it is free again when the
 // consumers have taken the last one.
 #include "stage/scoring/result_ring.h"
 
@@ -58,7 +58,7 @@ void ResultRing::start(const std::vector<ResultConsumer*>& consumers) {
   hidden_.start_over();
 }
 
-void ResultRing::give(const Tensor& residual, const Tensor& rows, int64_t first_row, Scratch& scratch,
+void ResultRing::push(const Tensor& residual, const Tensor& rows, int64_t first_row, Scratch& scratch,
                       const WaitUntil& wait, int64_t tag, const Tensor& targets, std::span<const int32_t> lengths,
                       int64_t past) {
   const int64_t count = rows ? rows.dim(0) : residual.dim(0);

@@ -41,7 +41,7 @@ class ResultRing {
   // of the spans. With --score, `targets` [count] int32 are the tokens that the rows are to score. With --hidden mean,
   // all rows are given, `lengths` says how many each sample has, and first_row is the first sample's number; `past`
   // rows of that one were given before.
-  void give(const Tensor& residual, const Tensor& rows, int64_t first_row, Scratch& scratch, const WaitUntil& wait,
+  void push(const Tensor& residual, const Tensor& rows, int64_t first_row, Scratch& scratch, const WaitUntil& wait,
             int64_t tag, const Tensor& targets = {}, std::span<const int32_t> lengths = {}, int64_t past = 0);
   // Hands what has come to the host to the thread; throws what a consumer threw.
   void advance();

@@ -271,7 +271,7 @@ void Scorer::give(const Action& action, const Prepared& part) {
                             : last || mean ? plan_.first_sample + micro_batch.first_sample
                                            : plan_.first_token + micro_batch.first_token;
   const auto until = [&](const std::function<bool()>& done, Phase phase) { run_.wait(done, phase, unit_of(action)); };
-  results_->give(rows_of(buffer, part).result(), rows, first_row, runner_.scratch(), until,
+  results_->push(rows_of(buffer, part).result(), rows, first_row, runner_.scratch(), until,
                  run_.tag(unit_of(action), true), part.arrays.targets, buffer.lengths, micro_batch.past);
 }
 

@@ -132,7 +132,7 @@ TEST(CompletionTest, GoesIntoAMessageAndComesBack) {
   for (const Completion& completion : sent) WordWriter(words).add(completion);
   const auto read = [&words] {
     std::vector<Completion> came;
-    for (WordReader reader(words); !reader.at_end();) reader.take(came.emplace_back());
+    for (WordReader reader(words); !reader.at_end();) reader.read(came.emplace_back());
     return came;
   };
   EXPECT_TRUE(read() == sent);

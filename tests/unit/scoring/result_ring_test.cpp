@@ -41,7 +41,7 @@ TEST(ResultRingTest, AfterStopNoConsumerIsAtWork) {
   ResultRing ring(loaded.backend, loaded.stage(), {}, kRows);
   SlowConsumer consumer;
   ring.start({&consumer});
-  ring.give(
+  ring.push(
       Tensor(memory.data(), DType::kF32, {kRows, hidden}), {}, 0, scratch, [](const auto&, Phase) {}, 0);
   while (!consumer.entered) ring.advance();
   ring.stop();
