@@ -118,7 +118,7 @@ void CompletionBuilder::add_token(Choice& choice, const DrawnToken& token) {
   ++choice.tokens;
 }
 
-void CompletionBuilder::take(size_t index, const DrawnToken& token, int64_t cached) {
+void CompletionBuilder::add(size_t index, const DrawnToken& token, int64_t cached) {
   Choice& choice = choices_[index];
   if (!token.prompt.log_probs.empty()) choice.completion.prompt = token.prompt;
   if (!shape_.prefill_only) {

@@ -25,7 +25,7 @@ class ResponseBuilder {
 
   // The next token of request number `index`. `cached`: tokens of its prompt that the prefix cache had. Error(kData)
   // where the answer becomes larger than it may be.
-  virtual void take(size_t index, const DrawnToken& token, int64_t cached) = 0;
+  virtual void add(size_t index, const DrawnToken& token, int64_t cached) = 0;
   // All of the requests have ended.
   virtual bool done() const = 0;
   // Its body() takes long enough to hold up the answers of others.
@@ -54,7 +54,7 @@ class CompletionBuilder : public ResponseBuilder {
   CompletionBuilder(const OpenAiRequest& request, std::string id, ResponseFacts facts, const ToolTokens& tool_tokens,
                     int64_t max_scored);
 
-  void take(size_t index, const DrawnToken& token, int64_t cached) override;
+  void add(size_t index, const DrawnToken& token, int64_t cached) override;
   bool done() const override { return ended_ == std::ssize(choices_); }
   bool large() const override;
   std::string body() override;
@@ -99,7 +99,7 @@ class EmbeddingsBuilder : public ResponseBuilder {
  public:
   EmbeddingsBuilder(const EmbeddingsRequest& request, std::string model);
 
-  void take(size_t index, const DrawnToken& token, int64_t) override {
+  void add(size_t index, const DrawnToken& token, int64_t) override {
     states_[index] = token.hidden;
     --left_;
   }

@@ -327,7 +327,7 @@ void Api::hand_out(const std::vector<Drawn>& tokens) {
     bool wanted = false;
     try {
       if (one.token.ends == FinishReason::kError) throw Error(ExitCode::kSoftware, kNotFiniteError);
-      wanted = response->take(one);
+      wanted = response->add(one);
     } catch (const std::exception& error) {
       break_off(*response, status_of(error), words_of(error));
       continue;

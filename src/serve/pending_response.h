@@ -32,9 +32,9 @@ class PendingResponse {
         responder_(std::move(responder)) {}
 
   // A token of one of the samples. False where nobody wants the answer any more.
-  bool take(const Drawn& drawn) {
+  bool add(const Drawn& drawn) {
     const auto index = static_cast<size_t>(drawn.sample - first_sample_);
-    builder_->take(index, drawn.token, drawn.cached);
+    builder_->add(index, drawn.token, drawn.cached);
     // The text for a slow client gathers until a token finds room, or until the last token. An event for each token
     // takes many times its bytes, and a client that stalls for a second would be disconnected.
     return (!builder_->streams() || send(builder_->events(index, responder_.behind()))) && !responder_.gone();

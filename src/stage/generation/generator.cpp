@@ -38,10 +38,10 @@ Generator::Generator(const StageLinks& links, const GenerationPlan& plan, DType 
           links, RunUnit::kStep, traced, [this] { collect_results(); },
           links.backend.memory_is_host_memory() ? kOnCpu : kOnGpu) {}
 
-bool Generator::take_tokens() {
+bool Generator::receive_tokens() {
   std::vector<int32_t> words;
   if (!links_.control->receive_tokens(words)) return false;
-  first_->scheduler.take(from_words<std::vector<DrawnToken>>(words));
+  first_->scheduler.on_tokens(from_words<std::vector<DrawnToken>>(words));
   const double now = steady_seconds();
   for (const Scheduler::Arrival& arrival : first_->scheduler.arrivals()) {
     double& before = first_->token_time[static_cast<size_t>(arrival.slot)];
@@ -53,9 +53,9 @@ bool Generator::take_tokens() {
 
 void Generator::wait_for_tokens() {
   if (links_.last())
-    run_.wait([&] { return take_tokens(); }, Phase::kCompute, {counts_.steps - 1});
+    run_.wait([&] { return receive_tokens(); }, Phase::kCompute, {counts_.steps - 1});
   else
-    run_.wait([&] { return take_tokens(); }, Phase::kTokens, {counts_.steps}, links_.stages - 1);
+    run_.wait([&] { return receive_tokens(); }, Phase::kTokens, {counts_.steps}, links_.stages - 1);
 }
 
 // First stage: called while no sequence runs and no request waits.
@@ -109,7 +109,7 @@ ScheduledStep Generator::next_step() {
   }
   Scheduler& scheduler = first_->scheduler;
   while (true) {
-    while (take_tokens()) {
+    while (receive_tokens()) {
     }
     if (run_.first_is_asked_to_stop()) {
       scheduled.step.end = true;
@@ -152,7 +152,8 @@ void Generator::collect_results() {
     const double start = steady_seconds();
     const RankActivity before = links_.watchdog.activity();  // a wait calls this: its stamp is put back below
     run_.enter(Phase::kWrite, {one.step});
-    links_.control->send_tokens(to_words(completions_->take(one.samples, compute_.results(one.buffer, one.results))));
+    links_.control->send_tokens(
+        to_words(completions_->on_results(one.samples, compute_.results(one.buffer, one.results))));
     on_tokens_(completions_->progress());
     links_.watchdog.enter(before);
     run_.trace(TraceKind::kOutput, Unit{one.step}, start, steady_seconds());

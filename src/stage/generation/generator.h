@@ -78,7 +78,7 @@ class Generator {
 
   ScheduledStep next_step();
   Step receive_step();
-  bool take_tokens();
+  bool receive_tokens();
   void wait_for_tokens();
   void idle();
   void share_times();

@@ -79,7 +79,7 @@ OpenCompletions::Open& OpenCompletions::find(int32_t sample) {
   return found->second;
 }
 
-void OpenCompletions::take_scored(const StepSamples& samples, const StepResults::Tokens& scored) {
+void OpenCompletions::add_scored(const StepSamples& samples, const StepResults::Tokens& scored) {
   int64_t first = 0;
   for (const auto& [sample, count] : samples.scored) {
     Open& open = find(sample);
@@ -95,7 +95,7 @@ void OpenCompletions::take_scored(const StepSamples& samples, const StepResults:
   }
 }
 
-void OpenCompletions::take_hidden(const StepSamples& samples, const Tensor& hidden) {
+void OpenCompletions::add_hidden(const StepSamples& samples, const Tensor& hidden) {
   int64_t first = 0;
   for (const auto& [sample, count] : samples.hidden) {
     Open& open = find(sample);
@@ -117,11 +117,11 @@ void OpenCompletions::take_hidden(const StepSamples& samples, const Tensor& hidd
   }
 }
 
-std::vector<DrawnToken> OpenCompletions::take(const StepSamples& samples, const StepResults& results) {
+std::vector<DrawnToken> OpenCompletions::on_results(const StepSamples& samples, const StepResults& results) {
   std::vector<DrawnToken> told;
   told.reserve(samples.drawn.size());
-  take_scored(samples, results.scored);
-  take_hidden(samples, results.hidden);
+  add_scored(samples, results.scored);
+  add_hidden(samples, results.hidden);
   progress_ = 0;
   const int64_t columns = columns_of(results.drawn);
   for (size_t i = 0; i < samples.drawn.size(); ++i) {

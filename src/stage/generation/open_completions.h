@@ -41,9 +41,9 @@ class OpenCompletions {
   void apply(const Step& step);
   // Adds the results of a step to the completions, and hands on those that end. Returns what the first stage is told.
   // A sample that has ended is not open any more: its token is told all the same, and nothing else happens to it.
-  std::vector<DrawnToken> take(const StepSamples& samples, const StepResults& results);
-  // The progress made by the last take(): the number of tokens drawn, plus, for each completion that ended early, the
-  // number of tokens that its limit still allowed.
+  std::vector<DrawnToken> on_results(const StepSamples& samples, const StepResults& results);
+  // The progress made by the last on_results(): the number of tokens drawn, plus, for each completion that ended early,
+  // the number of tokens that its limit still allowed.
   int64_t progress() const { return progress_; }
   int64_t open() const { return static_cast<int64_t>(open_.size()); }
 
@@ -60,8 +60,8 @@ class OpenCompletions {
 
   Open& find(int32_t sample);
   bool stops(Open& open, int32_t token) const;
-  void take_scored(const StepSamples& samples, const StepResults::Tokens& scored);
-  void take_hidden(const StepSamples& samples, const Tensor& hidden);
+  void add_scored(const StepSamples& samples, const StepResults::Tokens& scored);
+  void add_hidden(const StepSamples& samples, const Tensor& hidden);
   void finish(Open open);
 
   std::vector<CompletionConsumer*> consumers_;

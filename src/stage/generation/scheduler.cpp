@@ -55,8 +55,8 @@ void Scheduler::preempt(int32_t slot) {
   ++preemptions_;
 }
 
-// Releases sequences that were taken back. Those in a step that is in flight are released by take() when it has come
-// back.
+// Releases sequences that were taken back. Those in a step that is in flight are released by on_tokens() when it has
+// come back.
 void Scheduler::release_taken_back() {
   for (const int32_t sample : source_.taken_back()) {
     const auto is_it = [&](const Sequence& one) { return one.request.sample == sample; };
@@ -117,7 +117,7 @@ bool Scheduler::give_pages(Sequence& sequence, Step& step) {
   const int64_t needed = pages_for(sequence.num_tokens, limits_.caches.page_size);
   expect(needed <= limits_.caches.pages, "Scheduler: a sequence that never fits");
   std::vector<int32_t> prefix;
-  if (sequence.request.takes_prefix()) prefix = pages_.find(tokens.first(tokens.size() - 1));
+  if (sequence.request.may_use_prefix()) prefix = pages_.find(tokens.first(tokens.size() - 1));
   const auto held = std::count_if(prefix.begin(), prefix.end(), [&](int32_t page) { return pages_.holders(page) > 0; });
   if (active_ > 0 && needed - held + growing() > pages_.available()) return false;
   const int64_t cached = std::ssize(prefix) * limits_.caches.page_size;
@@ -289,7 +289,7 @@ ScheduledStep Scheduler::compose(Step step, std::vector<StepEntry> singles, cons
   return scheduled;
 }
 
-void Scheduler::take(std::vector<DrawnToken> tokens) {
+void Scheduler::on_tokens(std::vector<DrawnToken> tokens) {
   expect(!in_flight_.empty() && in_flight_.front().drawing.size() == tokens.size(),
          "Scheduler: tokens of another step");
   const Flight flight = std::move(in_flight_.front());

@@ -49,15 +49,15 @@ class Scheduler {
   // The next step; empty while the pipeline is full or there is nothing to tell the stages. A step without entries only
   // says which sequence slots are free and which samples were dropped.
   std::optional<ScheduledStep> next();
-  // Takes the tokens of the oldest step in flight: one for each of its sequences that drew (StepArrays::draw_slots).
-  void take(std::vector<DrawnToken> tokens);
+  // Adds the tokens of the oldest step in flight: one for each of its sequences that drew (StepArrays::draw_slots).
+  void on_tokens(std::vector<DrawnToken> tokens);
   // Whether no sequence runs or waits and no request will come; next() may still have slots to release.
   bool finished() const;
   bool in_flight() const { return !in_flight_.empty(); }  // whether the tokens of any step are still to come
   int64_t preemptions() const { return preemptions_; }    // how often a sequence gave its pages back
   const PagePool& pages() const { return pages_; }
 
-  // The tokens of the last take(): the sequence slot of each, and whether it is the first one of its sequence.
+  // The tokens of the last on_tokens(): the sequence slot of each, and whether it is the first one of its sequence.
   struct Arrival {
     int32_t slot = 0;
     bool first = false;

@@ -40,7 +40,7 @@ struct Request {
   bool prefill_only = false;  // max_new is 1, and the drawn token is no part of the completion
   // Whether the prompt may begin with pages of the prefix cache: not where something is asked about all of its
   // positions.
-  bool takes_prefix() const { return !prompt_log_probs && hidden != Hidden::kMean; }
+  bool may_use_prefix() const { return !prompt_log_probs && hidden != Hidden::kMean; }
   bool operator==(const Request&) const = default;
 };
 

@@ -150,7 +150,7 @@ struct CacheSimulation {
         token.ends = FinishReason::kStop;
         ended.insert(sample);
       }
-      scheduler.take(tokens);
+      scheduler.on_tokens(tokens);
     }
     EXPECT_EQ(scheduler.pages().available(), limits.caches.pages);
     EXPECT_EQ(table.free_pages(), limits.caches.pages);

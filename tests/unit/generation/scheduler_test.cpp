@@ -89,7 +89,7 @@ struct Simulation {
         ended.insert(sample);
       }
       in_flight.pop_front();
-      scheduler.take(std::move(tokens));
+      scheduler.on_tokens(std::move(tokens));
     }
     preemptions = scheduler.preemptions();
     EXPECT_EQ(table.used_slots(), 0);
