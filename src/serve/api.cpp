@@ -315,7 +315,7 @@ void Api::forget(int32_t first_sample) {
 // Ends an answer whose samples have not ended: with an error, or with status 0 because nobody wants it.
 void Api::break_off(PendingResponse& response, int status, std::string_view why) {
   ++(status == 0 ? metrics_.requests_aborted : metrics_.requests_failed);
-  for (int32_t i = 0; i < response.samples(); ++i) live_.take_back(response.first_sample() + i);
+  for (int32_t i = 0; i < response.samples(); ++i) live_.cancel(response.first_sample() + i);
   if (status != 0) response.fail(status, why);
   forget(response.first_sample());
 }

@@ -29,10 +29,10 @@ LiveRequests::Added LiveRequests::add(std::vector<Request> requests) {
   return Added::kYes;
 }
 
-void LiveRequests::take_back(int32_t sample) {
+void LiveRequests::cancel(int32_t sample) {
   const std::lock_guard lock(mutex_);
   if (std::erase_if(waiting_, [&](const Waiting& one) { return one.request.sample == sample; }) > 0) return;
-  if (running_.erase(sample) > 0) taken_back_.push_back(sample);
+  if (running_.erase(sample) > 0) cancelled_.push_back(sample);
 }
 
 void LiveRequests::drain() {
@@ -77,9 +77,9 @@ bool LiveRequests::ended() const {
   return draining_ && waiting_.empty();
 }
 
-std::vector<int32_t> LiveRequests::taken_back() {
+std::vector<int32_t> LiveRequests::cancelled() {
   const std::lock_guard lock(mutex_);
-  return std::exchange(taken_back_, {});
+  return std::exchange(cancelled_, {});
 }
 
 void LiveRequests::begun(int32_t sample, int64_t cached) {
@@ -94,7 +94,7 @@ void LiveRequests::drawn(std::vector<SampleToken> tokens) {
   const bool waits = drawn_.empty();
   for (auto& [sample, token] : tokens) {
     const auto found = running_.find(sample);
-    if (found == running_.end()) continue;  // it was taken back, and the scheduler does not know it yet
+    if (found == running_.end()) continue;  // it was cancelled, and the scheduler does not know it yet
     Running& one = found->second;
     if (!one.prefill_only && token.ends != FinishReason::kError) {
       (std::exchange(one.any_token, true) ? metrics_.token_seconds : metrics_.first_token_seconds)

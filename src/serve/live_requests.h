@@ -36,8 +36,8 @@ class LiveRequests : public RequestSource {
   int32_t reserve(int32_t count);
   // All or none of them. Their numbers are reserved ones.
   Added add(std::vector<Request> requests);
-  void take_back(int32_t sample);  // does nothing where it has ended
-  void drain();                    // no request is added any more
+  void cancel(int32_t sample);  // does nothing where it has ended
+  void drain();                 // no request is added any more
   bool draining() const;
   int64_t running() const;
 
@@ -48,7 +48,7 @@ class LiveRequests : public RequestSource {
   int64_t waiting() const override;
   std::optional<Request> next() override;
   bool ended() const override;
-  std::vector<int32_t> taken_back() override;
+  std::vector<int32_t> cancelled() override;
   void begun(int32_t sample, int64_t cached) override;
   void drawn(std::vector<SampleToken> tokens) override;
   void stage_seconds(int64_t stage, double busy, double total) override {
@@ -79,7 +79,7 @@ class LiveRequests : public RequestSource {
   // Guarded by mutex_:
   std::deque<Waiting> waiting_;
   std::unordered_map<int32_t, Running> running_;  // by sample
-  std::vector<int32_t> taken_back_;
+  std::vector<int32_t> cancelled_;
   std::vector<Drawn> drawn_;
   int32_t next_sample_ = 0;
   bool draining_ = false;

@@ -80,12 +80,12 @@ class ServedRequests : public LiveRequests {
   ServedRequests(ApiSettings settings, Listener& listener)
       : LiveRequests(settings.max_queue), api_(std::move(settings), *this, listener) {}
 
-  std::vector<int32_t> taken_back() override {
+  std::vector<int32_t> cancelled() override {
     if (stop_requested() && !draining()) {
       drain();
       print_line(fmt::format("ending: {} requests run, {} wait", running(), waiting()));
     }
-    return LiveRequests::taken_back();
+    return LiveRequests::cancelled();
   }
 
  private:

@@ -193,7 +193,7 @@ def check_many(server, requests, expected):
         compare(answer, right, body)
     wait_for(server.is_idle)
     assert server.metric('lfm2_requests_total{result="aborted"}') == aborted + gone > aborted
-    return f"{len(found)} streams at a time, while {gone} others were broken off and taken back"
+    return f"{len(found)} streams at a time, while {gone} others were broken off and cancelled"
 
 
 def check_prompts(client, expected_of, echo):

@@ -35,7 +35,7 @@ def aborted(server):
 
 
 def check_time_limits(server):
-    """A client that waits no longer: what it asked for is taken back, from the pipeline and from the queue."""
+    """A client that waits no longer: what it asked for is cancelled, from the pipeline and from the queue."""
     client = client_of(server, timeout=1.0)
     before = aborted(server)
     begin = time.monotonic()
@@ -55,7 +55,7 @@ def check_time_limits(server):
     stream.close()
     wait_for(server.is_idle)
     assert aborted(server) == before + 4
-    return f"time limits: three requests taken back, {behind:.2f} s after their clients had gone, and a stream that was closed"
+    return f"time limits: three requests cancelled, {behind:.2f} s after their clients had gone, and a stream that was closed"
 
 
 def check_refusals(server):

@@ -22,7 +22,7 @@ RETIRED = {
     "link test": "link measurement",
     "link_test": "link_speed",
     "LinkTest": "LinkMeasurement",
-    "look_for_taken_back": "release_taken_back",
+    "look_for_taken_back": "release_cancelled",
     "longest_chunk": "max_chunk",
     "longest_doctor_seconds": "max_doctor_seconds",
     "longest_refusal_seconds": "max_refusal_seconds",

@@ -1,4 +1,4 @@
-// Requests that come and are taken back while others run, at times that are counted in the scheduler's looks.
+// Requests that come and are cancelled while others run, at times that are counted in the scheduler's looks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace lfm2::test {
 
 class LiveRequests : public RequestSource {
  public:
-  // At the n-th look requests[i] has come where n >= comes[i] (which ascend), and is taken back where n == leaves[i],
+  // At the n-th look requests[i] has come where n >= comes[i] (which ascend), and is cancelled where n == leaves[i],
   // if it was given out by then.
   LiveRequests(std::vector<Request> requests, std::vector<int64_t> comes, std::vector<int64_t> leaves)
       : requests_(std::move(requests)), comes_(std::move(comes)), leaves_(std::move(leaves)) {}
@@ -28,7 +28,7 @@ class LiveRequests : public RequestSource {
     return requests_[given_++];
   }
   bool ended() const override { return given_ == requests_.size(); }
-  std::vector<int32_t> taken_back() override {
+  std::vector<int32_t> cancelled() override {
     ++looks_;
     std::vector<int32_t> samples;
     for (size_t i = 0; i < given_; ++i)
@@ -38,7 +38,7 @@ class LiveRequests : public RequestSource {
   }
   void drawn(std::vector<SampleToken> tokens) override {
     for (const auto& [sample, token] : tokens) {
-      EXPECT_FALSE(gone.contains(sample)) << "a token of a sample that was taken back";
+      EXPECT_FALSE(gone.contains(sample)) << "a token of a sample that was cancelled";
       told[sample].push_back(token);
     }
   }

@@ -43,7 +43,7 @@ class Drawer {
   void run(RequestSource& source) {
     std::unordered_map<int32_t, int64_t> left;  // tokens of each sample
     while (!ends_) {
-      for (const int32_t sample : source.taken_back()) left.erase(sample);
+      for (const int32_t sample : source.cancelled()) left.erase(sample);
       std::unordered_map<int32_t, TokenLogProbs> scored;
       while (std::optional<Request> request = source.next()) {
         left[request->sample] = text_.empty() ? request->max_new : std::ssize(text_);

@@ -55,10 +55,10 @@ void Scheduler::preempt(int32_t slot) {
   ++preemptions_;
 }
 
-// Releases sequences that were taken back. Those in a step that is in flight are released by on_tokens() when it has
+// Releases sequences that were cancelled. Those in a step that is in flight are released by on_tokens() when it has
 // come back.
-void Scheduler::release_taken_back() {
-  for (const int32_t sample : source_.taken_back()) {
+void Scheduler::release_cancelled() {
+  for (const int32_t sample : source_.cancelled()) {
     const auto is_it = [&](const Sequence& one) { return one.request.sample == sample; };
     if (std::erase_if(waiting_, is_it) > 0) {
       left_.dropped.push_back(sample);
@@ -68,17 +68,17 @@ void Scheduler::release_taken_back() {
                                     [&](const Sequence& one) { return one.state != State::kFree && is_it(one); });
     if (found == sequences_.end()) continue;
     const auto slot = static_cast<int32_t>(found - sequences_.begin());
-    if (found->runs()) enter(slot, State::kTakenBack);
+    if (found->runs()) enter(slot, State::kCancelled);
     release_unwanted(slot);
   }
 }
 
-// Releases a sequence that has ended or was taken back, unless a step in flight has it.
+// Releases a sequence that has ended or was cancelled, unless a step in flight has it.
 void Scheduler::release_unwanted(int32_t slot) {
   const State state = at(slot).state;
-  if (at(slot).in_flight > 0 || (state != State::kEnded && state != State::kTakenBack)) return;
+  if (at(slot).in_flight > 0 || (state != State::kEnded && state != State::kCancelled)) return;
   const int32_t sample = release(slot).request.sample;
-  if (state == State::kTakenBack) left_.dropped.push_back(sample);
+  if (state == State::kCancelled) left_.dropped.push_back(sample);
 }
 
 // The sequence slot of the youngest sequence, of which there is one at least.
@@ -238,7 +238,7 @@ void Scheduler::choose_prompts(Step& step, std::vector<StepEntry>& singles, std:
 std::optional<ScheduledStep> Scheduler::next() {
   const int64_t most = limits_.steps_in_flight + (limits_.runs_ahead() ? 1 : 0);
   if (std::ssize(in_flight_) >= most) return std::nullopt;
-  release_taken_back();
+  release_cancelled();
   const int64_t waiting = static_cast<int64_t>(waiting_.size()) + source_.waiting();
   const int64_t could_run = active_ + std::min(waiting, static_cast<int64_t>(free_slots_.size()));
   const auto share = static_cast<size_t>(

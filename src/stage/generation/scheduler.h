@@ -1,6 +1,6 @@
 // The first stage's part of a generation: it decides which tokens of which sequences make up the next step.
 // This is continuous batching for a pipeline: one step is in flight for each stage, and each step has its share of the
-// sequences. A sequence that ends or is taken back frees its sequence slot and pages for another one, while the other
+// sequences. A sequence that ends or is cancelled frees its sequence slot and pages for another one, while the other
 // sequences continue. A single stage runs ahead with one more step in flight. That step reads the tokens that the step
 // before draws on the device, so the device need not wait for the host between two steps. If a sequence turns out to
 // have ended, it was fed once too often, and that token is dropped.
@@ -73,7 +73,7 @@ class Scheduler {
     // The victim chosen for preemption, at most one sequence: it is preempted once the steps that have it are back. If
     // pages are free at its turn, it runs again instead.
     kVictim,
-    kTakenBack,  // leaves when the steps that have it are back, as does one that has ended
+    kCancelled,  // leaves when the steps that have it are back, as does one that has ended
     kEnded,
   };
   struct Sequence {
@@ -100,7 +100,7 @@ class Scheduler {
 
   Sequence& at(int32_t slot) { return sequences_[static_cast<size_t>(slot)]; }
   void enter(int32_t slot, State state);
-  void release_taken_back();
+  void release_cancelled();
   void choose_ready(Step& step, std::vector<StepEntry>& singles, size_t share);
   void choose_prompts(Step& step, std::vector<StepEntry>& singles, std::vector<StepEntry>& chunks, size_t share);
   bool admit(Step& step);

@@ -129,7 +129,7 @@ std::optional<Request> Conversation::next() {
   return request;
 }
 
-std::vector<int32_t> Conversation::taken_back() {
+std::vector<int32_t> Conversation::cancelled() {
   const bool interrupted = terminal_.interrupts() > interrupts_;
   interrupts_ = terminal_.interrupts();
   if (interrupted && current_) {

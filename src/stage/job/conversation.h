@@ -48,7 +48,7 @@ class Conversation : public RequestSource {
   int64_t waiting() const override { return next_ ? 1 : 0; }
   std::optional<Request> next() override;
   bool ended() const override { return ended_; }
-  std::vector<int32_t> taken_back() override;  // also looks for lines: it is called between all steps
+  std::vector<int32_t> cancelled() override;  // also looks for lines: it is called between all steps
   void drawn(std::vector<SampleToken> tokens) override;
 
  private:

@@ -36,7 +36,7 @@ struct AddedPage {
 
 struct Step {
   std::vector<int32_t> released = {};  // sequence slots that are free from here on
-  std::vector<int32_t> dropped = {};   // samples that were taken back: no message names them again
+  std::vector<int32_t> dropped = {};   // samples that were cancelled: no message names them again
   std::vector<Admission> admitted = {};
   std::vector<AddedPage> added = {};
   std::vector<StepEntry> entries = {};  // those of one token come first; empty: nothing is computed

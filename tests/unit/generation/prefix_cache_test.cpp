@@ -285,7 +285,7 @@ TEST(PrefixCacheTest, KeptPagesGoBeforeSequences) {
   EXPECT_GE(simulation.cached, 2 * 8);
 }
 
-// Conversations of many turns and prompts that begin alike come, go and are taken back, with few pages.
+// Conversations of many turns and prompts that begin alike come, go and are cancelled, with few pages.
 TEST(PrefixCacheTest, RandomConversations) {
   std::mt19937 random(17);
   const auto between = [&](int64_t low, int64_t high) {

@@ -294,14 +294,14 @@ TEST(SchedulerTest, RequestsComeAndAreTakenBack) {
     if (HasFatalFailure()) return;
     for (int32_t sample = 0; sample < samples.count(); ++sample) {
       const std::vector<int32_t>& text = simulation.texts[sample];
-      const bool taken_back = requests.gone.contains(sample);
-      if (!taken_back) {
+      const bool cancelled = requests.gone.contains(sample);
+      if (!cancelled) {
         EXPECT_EQ(static_cast<int64_t>(text.size()), max_new) << sample;
         std::vector<int32_t> told;
         for (const DrawnToken& token : requests.told[sample]) told.push_back(token.token);
         EXPECT_EQ(told, text);
       }
-      (taken_back && static_cast<int64_t>(text.size()) < max_new ? gone : whole) += 1;
+      (cancelled && static_cast<int64_t>(text.size()) < max_new ? gone : whole) += 1;
     }
   }
   EXPECT_GT(gone, 100);

@@ -47,7 +47,7 @@ class ConversationTest : public ::testing::Test {
   // Looks again until a request has come, or the conversation has ended.
   static std::optional<Request> next(Conversation& conversation) {
     for (int i = 0; i < 2000 && !conversation.ended() && conversation.waiting() == 0; ++i) {
-      conversation.taken_back();
+      conversation.cancelled();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     return conversation.next();
@@ -114,14 +114,14 @@ TEST_F(ConversationTest, AnInterruptEndsTheAnswerAndASecondOneTheConversation) {
   const std::optional<Request> request = next(conversation);
   answer(conversation, request->sample, "a long answer", false);
   ++interrupts_;
-  EXPECT_EQ(conversation.taken_back(), std::vector<int32_t>{request->sample});
+  EXPECT_EQ(conversation.cancelled(), std::vector<int32_t>{request->sample});
   answer(conversation, request->sample, "that comes late", false);
   EXPECT_FALSE(conversation.ended());
   type("and now");
   EXPECT_EQ(text_of_prompt(*next(conversation)), "[user|hi][assistant|a long answer][user|and now]>");
   answer(conversation, 1, "done");
   ++interrupts_;
-  EXPECT_TRUE(conversation.taken_back().empty());
+  EXPECT_TRUE(conversation.cancelled().empty());
   EXPECT_TRUE(conversation.ended());
 }
 

@@ -62,15 +62,15 @@ TEST(LiveRequestsTest, TakenBack) {
   LiveRequests live(8);
   live.add({request_of(0), request_of(1), request_of(2)});
   live.next();
-  live.take_back(1);
+  live.cancel(1);
   EXPECT_EQ(live.waiting(), 1);
-  EXPECT_TRUE(live.taken_back().empty());
-  live.take_back(0);
-  live.take_back(0);
+  EXPECT_TRUE(live.cancelled().empty());
+  live.cancel(0);
+  live.cancel(0);
   live.drawn({{0, {.token = 5}}});  // it was in flight
   EXPECT_TRUE(live.wait_for_tokens(milliseconds(0)).empty());
-  EXPECT_EQ(live.taken_back(), (std::vector<int32_t>{0}));
-  EXPECT_TRUE(live.taken_back().empty());
+  EXPECT_EQ(live.cancelled(), (std::vector<int32_t>{0}));
+  EXPECT_TRUE(live.cancelled().empty());
   EXPECT_EQ(live.next()->sample, 2);
   EXPECT_EQ(live.running(), 1);
 }
