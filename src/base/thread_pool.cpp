@@ -82,7 +82,7 @@ void ThreadPool::run(size_t count, Task task) {
   gate_ += kOpen;
   ++generation_;
   generation_.notify_all();
-  take_items(task, 0);
+  run_items(task, 0);
 
   // All items are taken. A worker that wakes only now finds the gate closed, so nobody waits for it.
   gate_ -= kOpen;
@@ -121,7 +121,7 @@ void ThreadPool::worker_loop(size_t worker) {
     // read again inside, where no other can begin.
     if ((gate_++ & kOpen) != 0) {
       seen = generation_;
-      take_items(task_, worker);
+      run_items(task_, worker);
     }
     leave();
   }
@@ -129,7 +129,7 @@ void ThreadPool::worker_loop(size_t worker) {
 
 // Takes the first items of the worker's share or, where that is empty, the last ones of another's, which its owner
 // would have come to at the latest. None where all are empty.
-ThreadPool::Range ThreadPool::take(size_t worker, size_t most) {
+ThreadPool::Range ThreadPool::claim(size_t worker, size_t most) {
   for (size_t other = 0; other < shares_.size(); ++other) {
     std::atomic<uint64_t>& share = shares_[(worker + other) % shares_.size()].left;
     uint64_t left = share.load(std::memory_order_relaxed);
@@ -144,9 +144,9 @@ ThreadPool::Range ThreadPool::take(size_t worker, size_t most) {
   return {};
 }
 
-void ThreadPool::take_items(Task task, size_t worker) {
+void ThreadPool::run_items(Task task, size_t worker) {
   try {
-    for (Range range; range = take(worker, task.most), range.first < range.end;)
+    for (Range range; range = claim(worker, task.most), range.first < range.end;)
       task.call(task.context, range.first, range.end, worker);
   } catch (...) {
     for (Share& share : shares_)

@@ -75,8 +75,8 @@ class ThreadPool {
   bool look_for(F&& there) const;
   void stop();  // and waits for the threads
   void worker_loop(size_t worker);
-  void take_items(Task task, size_t worker);
-  Range take(size_t worker, size_t most);
+  void run_items(Task task, size_t worker);
+  Range claim(size_t worker, size_t most);
   bool all_left() const;
   void leave();
 

@@ -21,11 +21,11 @@ class PythonReader {
 
   std::vector<ToolCall> calls() {
     std::vector<ToolCall> calls;
-    const bool list = take('[');
+    const bool list = accept('[');
     do {
       if (list && peek() == ']') break;
       calls.push_back(call());
-    } while (take(','));
+    } while (accept(','));
     if (list) expect(']');
     skip_blanks();
     if (at_ < text_.size() || calls.empty()) throw NoCall{};
@@ -42,13 +42,13 @@ class PythonReader {
     skip_blanks();
     return at_ < text_.size() ? text_[at_] : '\0';
   }
-  bool take(char c) {
+  bool accept(char c) {
     if (peek() != c) return false;
     ++at_;
     return true;
   }
   void expect(char c) {
-    if (!take(c)) throw NoCall{};
+    if (!accept(c)) throw NoCall{};
   }
   std::string_view name() {
     skip_blanks();
@@ -67,7 +67,7 @@ class PythonReader {
       const std::string key(name());
       expect('=');
       arguments[key] = value(0);
-      if (!take(',')) break;
+      if (!accept(',')) break;
     }
     expect(')');
     call.arguments = json_text(arguments);
@@ -91,7 +91,7 @@ class PythonReader {
     OrderedJson list = OrderedJson::array();
     while (peek() != end) {
       list.push_back(value(depth + 1));
-      if (!take(',')) break;
+      if (!accept(',')) break;
     }
     expect(end);
     return list;
@@ -103,7 +103,7 @@ class PythonReader {
       const OrderedJson key = value(depth + 1);
       expect(':');
       object[key.is_string() ? key.get<std::string>() : json_text(key)] = value(depth + 1);
-      if (!take(',')) break;
+      if (!accept(',')) break;
     }
     expect('}');
     return object;

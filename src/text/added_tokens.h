@@ -56,13 +56,13 @@ class AddedTokens {
 
   const std::vector<AddedToken>& list() const { return tokens_; }
 
-  // Calls take_text(text) and take_token(id) in the order of the text. An added token searched later may stand in what
+  // Calls on_text(text) and on_token(id) in the order of the text. An added token searched later may stand in what
   // an earlier search left. Error(kData) where the search takes more than the limit.
-  template <class TakeText, class TakeToken>
-  void split(std::string_view text, WorkLimit& limit, const TakeText& take_text, const TakeToken& take_token) const {
+  template <class OnText, class OnToken>
+  void split(std::string_view text, WorkLimit& limit, const OnText& on_text, const OnToken& on_token) const {
     split_by(
-        raw_, text, limit, [&](std::string_view left) { split_by(normalized_, left, limit, take_text, take_token); },
-        take_token);
+        raw_, text, limit, [&](std::string_view left) { split_by(normalized_, left, limit, on_text, on_token); },
+        on_token);
   }
 
  private:
@@ -71,9 +71,9 @@ class AddedTokens {
     bool taken;
   };
 
-  template <class TakeText, class TakeToken>
-  void split_by(const TextTrie& trie, std::string_view text, WorkLimit& limit, const TakeText& take_text,
-                const TakeToken& take_token) const {
+  template <class OnText, class OnToken>
+  void split_by(const TextTrie& trie, std::string_view text, WorkLimit& limit, const OnText& on_text,
+                const OnToken& on_token) const {
     size_t done = 0;
     for (size_t from = 0; !trie.empty();) {
       const TextTrie::Found found = trie.find(text, from, limit);
@@ -82,11 +82,11 @@ class AddedTokens {
       const AddedToken& token = tokens_[found.value];
       const Match match = widened(token, text, found, done);
       if (!match.taken) continue;
-      if (match.begin > done) take_text(text.substr(done, match.begin - done));
-      take_token(token.id);
+      if (match.begin > done) on_text(text.substr(done, match.begin - done));
+      on_token(token.id);
       done = match.end;
     }
-    if (done < text.size()) take_text(text.substr(done));
+    if (done < text.size()) on_text(text.substr(done));
   }
 
   // The match with the whitespace that the token takes.

@@ -42,11 +42,11 @@ class PreTokenizer {
   // Error(kData) naming `what` where a pattern does not compile, or matches nothing at all.
   PreTokenizer(const std::vector<SplitPattern>& patterns, const std::string& what);
 
-  // Calls take(piece) for every piece, in order; together they are the text. Bytes that are not UTF-8 match nothing.
-  // Error(kData) where a pattern takes more than the limit.
-  template <class Take>
-  void split(std::string_view text, Scratch& scratch, WorkLimit& limit, Take&& take) const {
-    split_symbols(symbols(text, scratch), 0, text, {scratch, limit}, [&](std::string_view piece) { take(piece); });
+  // Calls on_piece(piece) for every piece, in order; together they are the text. Bytes that are not UTF-8 match
+  // nothing. Error(kData) where a pattern takes more than the limit.
+  template <class OnPiece>
+  void split(std::string_view text, Scratch& scratch, WorkLimit& limit, OnPiece&& on_piece) const {
+    split_symbols(symbols(text, scratch), 0, text, {scratch, limit}, [&](std::string_view piece) { on_piece(piece); });
   }
 
  private:
@@ -72,22 +72,22 @@ class PreTokenizer {
   // What PCRE2 says of these symbols.
   int run(const Pattern& pattern, std::string_view symbols, size_t from, uint32_t options, const Work& work) const;
 
-  template <class Take>
+  template <class OnPiece>
   void split_symbols(std::string_view symbols, size_t level, std::string_view& text, const Work& work,
-                     const Take& take) const {
+                     const OnPiece& on_piece) const {
     if (level == patterns_.size()) {
       if (symbols.empty()) return;
       const size_t bytes = bytes_of(symbols, text);
-      take(text.substr(0, bytes));
+      on_piece(text.substr(0, bytes));
       text.remove_prefix(bytes);
       return;
     }
     size_t at = 0;
     while (at < symbols.size()) {
       const Match match = next_match(patterns_[level], symbols, at, work);
-      if (match.begin > at) split_symbols(symbols.substr(at, match.begin - at), level + 1, text, work, take);
+      if (match.begin > at) split_symbols(symbols.substr(at, match.begin - at), level + 1, text, work, on_piece);
       if (match.end > match.begin)
-        split_symbols(symbols.substr(match.begin, match.end - match.begin), level + 1, text, work, take);
+        split_symbols(symbols.substr(match.begin, match.end - match.begin), level + 1, text, work, on_piece);
       at = match.end;
     }
   }

@@ -62,12 +62,12 @@ class SplitParser {
                                              all_.size() - rest_.size(), all_.substr(0, 200)));
   }
 
-  bool take(std::string_view text) {
+  bool accept(std::string_view text) {
     if (!rest_.starts_with(text)) return false;
     rest_.remove_prefix(text.size());
     return true;
   }
-  uint32_t take_character() {
+  uint32_t next_character() {
     if (rest_.empty()) refuse("no end");
     const Utf8Character character = first_character(rest_);
     if (!character.valid) refuse("bytes that are not UTF-8");
@@ -90,7 +90,7 @@ class SplitParser {
   void alternatives(int depth, bool any_case_here) {
     if (depth > kMaxGroups) refuse(fmt::format("more than {} groups in each other", kMaxGroups));
     sequence(depth, any_case_here);
-    while (take("|")) {
+    while (accept("|")) {
       add_text("|");
       sequence(depth, any_case_here);
     }
@@ -114,7 +114,7 @@ class SplitParser {
       return 0;
     }
     if (rest_[0] == '[') {
-      take("[");
+      accept("[");
       add_set(character_class(any_case_here));
       return 0;
     }
@@ -128,7 +128,7 @@ class SplitParser {
     }
     if (std::string_view(".^$*+?{").find(rest_[0]) != std::string_view::npos)
       refuse(fmt::format("\"{}\", which is not supported here", rest_[0]));
-    return literal(take_character(), any_case_here);
+    return literal(next_character(), any_case_here);
   }
 
   uint32_t literal(uint32_t point, bool any_case_here) {
@@ -139,9 +139,9 @@ class SplitParser {
 
   void group(int depth, bool any_case_here) {
     bool any_case_inside = any_case_here, looks_ahead = false;
-    if (take("(?:")) {
+    if (accept("(?:")) {
       add_text("(?:");
-    } else if (take("(?i:")) {
+    } else if (accept("(?i:")) {
       add_text("(?:");
       any_case_inside = true;
     } else if (rest_.starts_with("(?=") || rest_.starts_with("(?!")) {
@@ -151,11 +151,11 @@ class SplitParser {
     } else if (rest_.starts_with("(?") || rest_.starts_with("(*")) {
       refuse("a group of a kind that is not supported");
     } else {
-      take("(");
+      accept("(");
       add_text("(?:");  // what it captures is not used
     }
     alternatives(depth + 1, any_case_inside);
-    if (!take(")")) refuse("a group without end");
+    if (!accept(")")) refuse("a group without end");
     add_text(")");
     if (looks_ahead && repeats()) refuse("a repetition of what only looks ahead");
   }
@@ -168,18 +168,18 @@ class SplitParser {
     if (sign == '*' || sign == '+' || sign == '?') {
       add_text(rest_.substr(0, 1));
       rest_.remove_prefix(1);
-      if (take("?"))
+      if (accept("?"))
         add_text("?");
-      else if (take("+"))
+      else if (accept("+"))
         add_text("+");
-    } else if (take("{")) {
+    } else if (accept("{")) {
       const uint32_t low = number();
-      const bool range = take(",");
+      const bool range = accept(",");
       const bool open = range && rest_.starts_with("}");
       const uint32_t high = !range || open ? low : number();
-      if (!take("}") || high < low) refuse("a repetition that is not {n}, {n,} or {n,m}");
+      if (!accept("}") || high < low) refuse("a repetition that is not {n}, {n,} or {n,m}");
       add_text(open ? fmt::format("{{{},}}", low) : fmt::format("{{{},{}}}", low, high));
-      if (range && take("?")) add_text("?");
+      if (range && accept("?")) add_text("?");
     } else {
       return;
     }
@@ -199,12 +199,12 @@ class SplitParser {
 
   // \s, \S, \d, \D, \p{…} and \P{…}; none where another escape stands.
   std::optional<CodePointSet> escaped_set() {
-    if (take("\\s")) return whitespace_set();
-    if (take("\\S")) return complement(whitespace_set());
-    if (take("\\d")) return category_set("Nd");
-    if (take("\\D")) return complement(*category_set("Nd"));
-    const bool positive = take("\\p{");
-    if (!positive && !take("\\P{")) return std::nullopt;
+    if (accept("\\s")) return whitespace_set();
+    if (accept("\\S")) return complement(whitespace_set());
+    if (accept("\\d")) return category_set("Nd");
+    if (accept("\\D")) return complement(*category_set("Nd"));
+    const bool positive = accept("\\p{");
+    if (!positive && !accept("\\P{")) return std::nullopt;
     const std::string_view name = rest_.substr(0, std::min(rest_.find('}'), rest_.size()));
     std::optional<CodePointSet> set = category_set(name);
     if (!set || name.size() == rest_.size()) refuse("a property that is no general category");
@@ -213,8 +213,8 @@ class SplitParser {
   }
 
   uint32_t escaped_character() {
-    take("\\");
-    const uint32_t point = take_character();
+    accept("\\");
+    const uint32_t point = next_character();
     if (point == 'r') return '\r';
     if (point == 'n') return '\n';
     if (point == 't') return '\t';
@@ -224,10 +224,10 @@ class SplitParser {
   }
 
   CodePointSet character_class(bool any_case_here) {
-    const bool negative = take("^");
+    const bool negative = accept("^");
     if (rest_.starts_with("]")) refuse("a class that begins with \"]\"");
     CodePointSet set;
-    while (!take("]")) {
+    while (!accept("]")) {
       if (rest_.starts_with("[") || rest_.starts_with("&&")) refuse("a class within a class");
       if (std::optional<CodePointSet> escaped = rest_.starts_with("\\") ? escaped_set() : std::nullopt) {
         if (any_case_here) refuse("a set where case does not matter");
@@ -242,11 +242,11 @@ class SplitParser {
 
   // One character of a class, or a range of them.
   CodePointSet class_range(bool any_case_here) {
-    const auto one = [&] { return rest_.starts_with("\\") ? escaped_character() : take_character(); };
+    const auto one = [&] { return rest_.starts_with("\\") ? escaped_character() : next_character(); };
     const uint32_t first = one();
     uint32_t last = first;
     if (rest_.starts_with("-") && !rest_.starts_with("-]")) {
-      take("-");
+      accept("-");
       last = one();
       if (last < first) refuse("a range whose end comes before its beginning");
       if (rest_.starts_with("-") && !rest_.starts_with("-]")) refuse("a range that begins with a range");

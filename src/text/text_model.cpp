@@ -76,7 +76,7 @@ std::string TextModel::chat_text(const OrderedJson& messages, const OrderedJson&
   const bool for_tools = !tools.is_null() && (with_tools_.tree || !with_tools_.error.empty());
   const Template& used = for_tools ? with_tools_ : standard_;
   if (!used.tree) throw Error(ExitCode::kData, used.error);
-  const LargeJson taken = template_messages(messages, takes_parts(used.source));
+  const LargeJson taken = template_messages(messages, accepts_parts(used.source));
   return used.tree->render({.messages = *taken,
                             .tools = tools,
                             .add_generation_prompt = goes_on,

@@ -92,13 +92,13 @@ void Conversation::look_for_line() {
     } else if (line->find_first_not_of(" \t\r") == std::string::npos) {
       print("> ");
     } else {
-      take_message(*line);
+      add_message(*line);
     }
   }
 }
 
 // The line and all before it become a request. A line that the model cannot answer is said to be one, and forgotten.
-void Conversation::take_message(const std::string& text) {
+void Conversation::add_message(const std::string& text) {
   const auto refuse = [&](const std::string& why) {
     print(fmt::format("lfm2_stage: {}\n> ", why));
     messages_.erase(messages_.size() - 1);

@@ -53,7 +53,7 @@ class Conversation : public RequestSource {
 
  private:
   void look_for_line();
-  void take_message(const std::string& text);
+  void add_message(const std::string& text);
   void end_answer();
   void fail_answer();
   void print(std::string_view text);

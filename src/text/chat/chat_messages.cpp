@@ -75,17 +75,17 @@ void put_arguments(OrderedJson& message) {
 
 }  // namespace
 
-bool takes_parts(std::string_view template_source) {
+bool accepts_parts(std::string_view template_source) {
   return template_source.find("\"text\"") != std::string_view::npos ||
          template_source.find("'text'") != std::string_view::npos;
 }
 
-LargeJson template_messages(const OrderedJson& messages, bool takes_parts) {
+LargeJson template_messages(const OrderedJson& messages, bool accepts_parts) {
   LargeJson copy(new OrderedJson(messages));
   OrderedJson& taken = *copy;
   for (size_t i = 0; i < taken.size(); ++i) {
     check_message(taken[i], i);
-    put_content(taken[i], i, takes_parts);
+    put_content(taken[i], i, accepts_parts);
     put_arguments(taken[i]);
   }
   return copy;

@@ -60,9 +60,10 @@ TEST(ChatMessagesTest, PartsBecomeTextWhereTheTemplateDoesNotTakeThem) {
 }
 
 TEST(ChatMessagesTest, TemplatesThatTakeParts) {
-  EXPECT_TRUE(takes_parts(R"({% for item in content %}{% if item["type"] == "text" %}{{ item["text"] }}{% endif %})"));
-  EXPECT_TRUE(takes_parts("{% if item.type == 'text' %}"));
-  EXPECT_FALSE(takes_parts("{% if content is not string %}{% set content = content | tojson %}{% endif %}"));
+  EXPECT_TRUE(
+      accepts_parts(R"({% for item in content %}{% if item["type"] == "text" %}{{ item["text"] }}{% endif %})"));
+  EXPECT_TRUE(accepts_parts("{% if item.type == 'text' %}"));
+  EXPECT_FALSE(accepts_parts("{% if content is not string %}{% set content = content | tojson %}{% endif %}"));
 }
 
 }  // namespace

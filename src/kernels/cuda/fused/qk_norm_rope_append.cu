@@ -51,7 +51,7 @@ struct CacheKeeper {
 
 bool launch_qk_norm_rope_append(cudaStream_t stream, const QkNormRopeArgs& args, const RopeFrequencies& frequencies,
                                 const KeyPages& pages, DType act) {
-  if (!takes_octets(args) || !on_16_bytes(pages.keys) || !on_16_bytes(pages.values)) return false;
+  if (!fits_octets(args) || !on_16_bytes(pages.keys) || !on_16_bytes(pages.values)) return false;
   if (args.tokens == 0) return true;
   with_device_type(act, [&](auto zero) {
     using T = decltype(zero);

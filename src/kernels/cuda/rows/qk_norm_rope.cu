@@ -74,7 +74,7 @@ void launch_qk_norm_rope(cudaStream_t stream, const QkNormRopeArgs& args, const 
       launch_dependent("qk_norm_rope_kernel", kernel, {ceil_divide(args.tokens, tokens), kThreads}, stream, args,
                        frequencies);
     };
-    if (!takes_octets(args)) return launch(qk_norm_rope_any_kernel<T>, kTokens);
+    if (!fits_octets(args)) return launch(qk_norm_rope_any_kernel<T>, kTokens);
     if (args.tokens <= kFewTokens) return launch(qk_norm_rope_kernel<T, 1, 1>, 1);
     launch(qk_norm_rope_kernel<T, kTokens, kItems>, kTokens);
   });

@@ -35,7 +35,7 @@ __device__ void fill_turns(Turns<kTokens>& turns, const QkNormRopeArgs& args, co
 }
 
 // Whether the kernels here take these heads.
-inline bool takes_octets(const QkNormRopeArgs& args) {
+inline bool fits_octets(const QkNormRopeArgs& args) {
   const int lanes = args.head_dim / (2 * kOctet);
   return lanes > 0 && args.head_dim % (2 * kOctet) == 0 && (lanes & (lanes - 1)) == 0 && on_16_bytes(args.qkv);
 }
