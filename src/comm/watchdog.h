@@ -51,10 +51,10 @@ class Watchdog {
     self_->enter(activity);
   }
   RankActivity activity() const { return activity_; }
-  // `activity` is a count that changes while a device works, which is progress without a stamp.
-  void note(uint64_t activity) {
-    if (activity != activity_) self_->pulse();
-    activity_ = activity;
+  // `device_count` is a count that changes while a device works, which is progress without a stamp.
+  void note(uint64_t device_count) {
+    if (device_count != device_count_) self_->pulse();
+    device_count_ = device_count;
   }
   void pulse() { self_->pulse(); }  // may be called by any thread
   void look() { self_->look(); }
@@ -76,7 +76,7 @@ class Watchdog {
   Ending ending_;
   RankStamps* self_;
   RankActivity activity_;
-  uint64_t activity_ = 0;
+  uint64_t device_count_ = 0;
   std::atomic<bool> stalled_ = false, spoke_ = false;
   std::string stall_text_;  // written before stalled_ is set
 
