@@ -14,7 +14,7 @@ echo "Splitting $golden into four shards"
 mkdir -p demo
 "$tools" split "$golden" --stages 4 --out demo/mini-24 --force
 echo "Scoring its samples on four ranks, comparing with transformers"
-launch/run.sh -n 4 --weights demo/mini-24 --input "$golden/golden.h5" --output demo/outputs.h5 --answers "$golden/golden.h5"
+launch/run.sh -n 4 --weights demo/mini-24 --input "$golden/golden.h5" --output demo/outputs.h5 --reference "$golden/golden.h5"
 
 echo
 echo "The built-in job on a synthetic model"
@@ -27,15 +27,15 @@ small=tests/golden/kjv-moe
 echo
 echo "Scoring with a small trained model, comparing with transformers"
 "$tools" split "$small" --stages 4 --out demo/kjv --force
-launch/run.sh -n 4 --weights demo/kjv --dtype fp32 --input "$small/golden.h5" --logits all --answers "$small/golden.h5"
+launch/run.sh -n 4 --weights demo/kjv --dtype fp32 --input "$small/golden.h5" --logits all --reference "$small/golden.h5"
 
 echo
 echo "How likely it finds texts that it was not trained on, compared with transformers:"
-launch/run.sh -n 4 --weights demo/kjv --dtype fp32 --input "$small/scored.jsonl" --score --output demo/scores.h5 --answers "$small/scores.h5"
+launch/run.sh -n 4 --weights demo/kjv --dtype fp32 --input "$small/scored.jsonl" --score --output demo/scores.h5 --reference "$small/scores.h5"
 
 echo
 echo "Continuing texts with it; transformers gives the same, byte for byte:"
-launch/run.sh -n 4 --weights demo/kjv --dtype fp32 --input "$small/openings.txt" --generate 40 --output demo/texts.jsonl --quiet
+launch/run.sh -n 4 --weights demo/kjv --dtype fp32 --input "$small/openings.txt" --max-tokens 40 --output demo/texts.jsonl --quiet
 cmp demo/texts.jsonl "$small/openings.expected.jsonl"
 paste -d '\0' "$small/openings.txt" <(sed -E 's/.*"text":"(([^"\\]|\\.)*)".*/\1/; s/\\n/ \/ /g' demo/texts.jsonl)
 

@@ -1,34 +1,21 @@
 #!/usr/bin/env python3
 """describe_program.py man|bash NAME PROGRAM [COMMAND...]: the manual page or the bash completion of PROGRAM, on stdout, from what it says with
---help; NAME is what it will be called. COMMANDs are those that --help does not list under "Subcommands"."""
+--help (base/options/help_formatter.h); NAME is what it will be called. COMMANDs are those that --help does not list under "Subcommands"."""
 
 import re
 import subprocess
 import sys
 
-TEXT_COLUMN = 30  # where CLI11 begins descriptions
+TEXT_COLUMN = 30  # where descriptions begin
 
 
 class Option:
 
-    def __init__(self, signature, text):
-        self.text = text
-        found = re.match(r"(\S+)(?: ([A-Za-z][\w.,-]*))?", signature)
-        self.names = found[1].split(",")
-        is_note = found[2] in ("REQUIRED", "Needs", "Excludes")
-        self.value = "" if is_note else (found[2] or "").rstrip(".,") or ""
-        choices = re.search(r"\{([^}]*)\}", signature)
-        self.choices = choices[1].split(",") if choices else []
-        self.notes = []
-        if "REQUIRED" in signature:
-            self.notes.append("Required.")
-        for pattern, note in [(r"in \[([^\]]*)\]", "Range: {}."), (r"(?<=[\]\w}])=(\S+)", "Default: {}."), (r"\(Env:(\w+)\)", "Environment: {}."),
-                              (r"Needs: (\S+)", "Needs {}."), (r"Excludes: (\S+)", "Not with {}.")]:
-            match = re.search(pattern, signature)
-            if match:
-                self.notes.append(note.format(match[1]))
-        if not all(choice in text for choice in self.choices):
-            self.notes.insert(0, "One of: {}.".format(", ".join(self.choices)))
+    def __init__(self, group, signature, text):
+        self.group, self.text = group, text
+        names, self.value = re.match(r"((?:-\w, )?\S+) ?(.*)", signature).groups()
+        self.names = names.split(", ")
+        self.choices = self.value.split("|") if "|" in self.value else []
 
 
 class Help:
@@ -40,16 +27,18 @@ class Help:
         self.command = command
         self.description, self.usage, self.exit_codes = [], "", ""
         self.options, self.positionals, self.commands = [], [], []
-        section, lines = self.description, text.splitlines()
+        section, group, lines = self.description, "", text.splitlines()
         for at, line in enumerate(lines):
             if line.startswith("Usage: "):
                 self.usage = line[len("Usage: "):]
-            elif heading := re.fullmatch(r"(\[?Option|Positional|Subcommand)s\]?:", line, re.IGNORECASE):
-                section = {"o": self.options, "p": self.positionals, "s": self.commands}[heading[1].lstrip("[")[0].lower()]
-            elif line.startswith("  ") and not line.startswith(" " * TEXT_COLUMN):
-                follows = at + 1 < len(lines) and lines[at + 1].startswith(" " * TEXT_COLUMN)
-                cut = len(line) if follows else TEXT_COLUMN
-                section.append(Option(line[:cut].strip(), (line[cut:] + (lines[at + 1] if follows else "")).strip()))
+            elif heading := re.fullmatch(r"([A-Z][a-z]+):", line):
+                group = heading[1]
+                section = {"Arguments": self.positionals, "Subcommands": self.commands}.get(group, self.options)
+            elif line.startswith(" " * TEXT_COLUMN):
+                section[-1].text += (" " if section[-1].text else "") + line.strip()
+            elif line.startswith("  "):
+                beside = line[TEXT_COLUMN - 2:TEXT_COLUMN] == "  "
+                section.append(Option(group, line[:TEXT_COLUMN if beside else None].strip(), line[TEXT_COLUMN:].strip() if beside else ""))
             elif line.startswith("Exit codes: "):
                 self.exit_codes = " ".join(lines[at:])[len("Exit codes: "):].strip()
                 break
@@ -69,10 +58,13 @@ def escape(text):
 
 
 def man_options(options):
-    lines = []
+    lines, group = [], None
     for option in options:
+        if option.group != group:
+            group = option.group
+            lines += [f".SS {group}"]
         names = ", ".join(rf"\fB{escape(name)}\fR" for name in option.names)
-        lines += [".TP", names + (rf" \fI{escape(option.value)}\fR" if option.value else ""), escape(" ".join([option.text.rstrip(".") + ".", *option.notes]))]
+        lines += [".TP", names + (rf" \fI{escape(option.value)}\fR" if option.value else ""), escape(option.text.rstrip(".") + ".")]
     return lines
 
 

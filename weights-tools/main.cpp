@@ -6,10 +6,14 @@
 #include <functional>
 #include <iostream>
 #include <limits>
+#include <memory>
+#include <optional>
+#include <string>
 
 #include "base/checked_file.h"
 #include "base/error.h"
 #include "base/options/choice.h"
+#include "base/options/help_formatter.h"
 #include "base/options/number_option.h"
 #include "base/options/option_words.h"
 #include "base/standard_streams.h"
@@ -17,6 +21,8 @@
 #include "weights-tools/commands/commands.h"
 
 namespace lfm2 {
+
+using namespace help_group;
 
 namespace {
 
@@ -42,6 +48,7 @@ struct Program {
 void add_console(CLI::App& command, Console& console) {
   const std::vector<std::pair<std::string, ProgressMode>> modes = {
       {"auto", ProgressMode::kAuto}, {"on", ProgressMode::kOn}, {"off", ProgressMode::kOff}};
+  begin_group(command, kDiagnosis);
   command.add_flag("-q,--quiet", console.quiet, "Say nothing but errors");
   command.add_option("--progress", console.progress, "auto (on a terminal), on or off")
       ->transform(one_of(modes))
@@ -49,55 +56,78 @@ void add_console(CLI::App& command, Console& console) {
       ->default_str("auto");
 }
 
+// A command whose options are in the group kInput until another one begins.
+CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& about) {
+  CLI::App* command = app.add_subcommand(name, about);
+  command->get_help_ptr()->group(kDiagnosis);
+  begin_group(*command, kInput);
+  return command;
+}
+
 void add_stages(CLI::App& command, std::optional<int64_t>& stages, std::vector<int64_t>& layers) {
+  begin_group(command, kLayout);
   auto* by_count = add_number(command, "--stages", stages, "Number of stages, as equal as can be (default 4)", 1, kMax);
   add_numbers(command, "--layers", layers, "Layers of each stage, e.g. 7,6,6,5", 1, kMax)
       ->expected(1)  // so that a further word is the model
       ->excludes(by_count);
 }
 
+void add_config(CLI::App& command, std::optional<std::string>& config) {
+  command.add_option("--config", config, "Configuration to use instead of the config.json beside the model")
+      ->type_name("FILE");
+}
+
+void add_dtype(CLI::App& command, std::string& dtype, const std::string& about) {
+  command.add_option("--dtype", dtype, about)->capture_default_str()->type_name("TYPE");
+}
+
 void add_split(CLI::App& app, Program& program) {
-  CLI::App* command = app.add_subcommand("split", "Cut a model into one HDF5 shard for each stage");
+  CLI::App* command = add_command(app, "split", "Cut a model into one HDF5 shard for each stage");
   SplitOptions& options = program.split;
   command->add_option("MODEL", options.model, "The model")->required();
-  command->add_option("--out", options.out, "Folder for the shards")->required();
-  add_stages(*command, options.stages, options.layers);
-  command->add_option("--dtype", options.dtype, "keep, fp32, bf16 or fp16")->capture_default_str();
-  command->add_option("--config", options.config, "Configuration to use instead of the config.json beside the model");
+  add_config(*command, options.config);
+  begin_group(*command, kOutput);
+  command->add_option("--out", options.out, "Folder for the shards")->required()->type_name("DIR");
+  add_dtype(*command, options.dtype, "Type of the weights: keep (the model's own), fp32, bf16 or fp16");
   command->add_flag("--force", options.force, "Replace shards that are there");
+  add_stages(*command, options.stages, options.layers);
   add_console(*command, program.console);
   command->callback([&program] { program.run = [&program] { run_split(program.split, program.console); }; });
 }
 
 void add_synth(CLI::App& app, Program& program) {
-  CLI::App* command = app.add_subcommand("synth", "Make a model with random weights");
+  CLI::App* command = add_command(app, "synth", "Make a model with random weights");
   SynthOptions& options = program.synth;
-  command->add_option("--config", options.config, "lfm2-8b-a1b, lfm2-350m, lfm2-tiny or a config.json")->required();
-  add_number(*command, "--seed", options.seed, "Of the random numbers", 0, std::numeric_limits<uint64_t>::max())
+  command->add_option("--config", options.config, "lfm2-8b-a1b, lfm2-350m, lfm2-tiny or a config.json")
+      ->required()
+      ->type_name("FILE");
+  add_number(*command, "--seed", options.seed, "Seed of the random weights", 0, std::numeric_limits<uint64_t>::max())
       ->capture_default_str();
-  command->add_option("--dtype", options.dtype, "fp32, bf16 or fp16")->capture_default_str();
-  command->add_option("--out", options.out, "A .bin or .safetensors file, or a folder")->required();
+  begin_group(*command, kOutput);
+  add_dtype(*command, options.dtype, "Type of the weights: fp32, bf16 or fp16");
+  command->add_option("--out", options.out, "A .bin or .safetensors file, or a folder")->required()->type_name("FILE");
   command->add_flag("--force", options.force, "Replace a model that is there");
   add_console(*command, program.console);
   command->callback([&program] { program.run = [&program] { run_synth(program.synth, program.console); }; });
 }
 
 void add_merge(CLI::App& app, Program& program) {
-  CLI::App* command = app.add_subcommand("merge", "Put shards together again");
+  CLI::App* command = add_command(app, "merge", "Put shards together again");
   MergeOptions& options = program.merge;
   command->add_option("DIR", options.shards, "Folder of the shards")->required();
-  command->add_option("--out", options.out, "A .bin or .safetensors file, or a folder")->required();
+  begin_group(*command, kOutput);
+  command->add_option("--out", options.out, "A .bin or .safetensors file, or a folder")->required()->type_name("FILE");
   command->add_flag("--force", options.force, "Replace a model that is there");
   add_console(*command, program.console);
   command->callback([&program] { program.run = [&program] { run_merge(program.merge, program.console); }; });
 }
 
 void add_verify(CLI::App& app, Program& program) {
-  CLI::App* command = app.add_subcommand("verify", "Check every checksum, and with --against every element");
+  CLI::App* command = add_command(app, "verify", "Check every checksum, and with --against every element");
   VerifyOptions& options = program.verify;
   command->add_option("DIR", options.model, "Folder of the shards; with --untrusted any model")->required();
-  command->add_option("--against", options.against, "The model that the shards must equal");
-  command->add_option("--config", options.config, "Configuration of the model of --against");
+  command->add_option("--against", options.against, "The model that the shards must equal")->type_name("MODEL");
+  command->add_option("--config", options.config, "Configuration of the model of --against")->type_name("FILE");
   command->add_flag("--untrusted", options.untrusted,
                     "For files from strangers: read them in a child process with limits");
   add_console(*command, program.console);
@@ -105,49 +135,54 @@ void add_verify(CLI::App& app, Program& program) {
 }
 
 void add_inspect(CLI::App& app, Program& program) {
-  CLI::App* command = app.add_subcommand("inspect", "Show configuration, stages, layers, tensors and bytes");
+  CLI::App* command = add_command(app, "inspect", "Show configuration, stages, layers, tensors and bytes");
   InspectOptions& options = program.inspect;
   command->add_option("MODEL", options.model, "The model, or a folder of shards")->required();
-  command->add_option("--config", options.config, "Configuration to use instead of the config.json beside the model");
-  command->add_flag("--json", options.json, "For programs");
+  add_config(*command, options.config);
+  begin_group(*command, kOutput);
+  command->add_flag("--json", options.json, "Print JSON, for programs");
   command->callback([&program] { program.run = [&program] { run_inspect(program.inspect); }; });
 }
 
 void add_plan(CLI::App& app, Program& program) {
-  CLI::App* command = app.add_subcommand("plan", "Memory and cost of each stage, without a GPU");
+  CLI::App* command = add_command(app, "plan", "Memory and cost of each stage, without a GPU");
   PlanOptions& options = program.plan;
   command
       ->add_option("MODEL", options.model,
                    "A model, a folder of shards, a config.json, or lfm2-8b-a1b, lfm2-350m, lfm2-tiny")
       ->required();
-  add_stages(*command, options.stages, options.layers);
-  command->add_option("--gpu-memory", options.gpu_memory, "Say whether each stage fits, e.g. 80GB");
-  command->add_option("--dtype", options.dtype, "Type of the weights on the GPU: keep, fp32, bf16 or fp16")
-      ->capture_default_str();
-  add_number(*command, "--micro-batch", options.micro_batch,
-             "Samples in one micro-batch; 0: as many as give 2048 tokens", 0, kMax)
-      ->capture_default_str();
+  add_config(*command, options.config);
   add_number(*command, "--length", options.length, "Tokens in one sample", 1, kMax)->capture_default_str();
-  command->add_option("--config", options.config, "Configuration to use instead of the config.json beside the model");
-  command->add_flag("--json", options.json, "For programs");
+  begin_group(*command, kOutput);
+  command->add_flag("--json", options.json, "Print JSON, for programs");
+  add_stages(*command, options.stages, options.layers);
+  add_number(*command, "--micro-batch", options.micro_batch, "Samples in one micro-batch; 0: enough for 2048 tokens", 0,
+             kMax)
+      ->capture_default_str();
+  begin_group(*command, kMachine);
+  command->add_option("--gpu-memory", options.gpu_memory, "Report whether each stage fits, e.g. 80GB")
+      ->type_name("BYTES");
+  add_dtype(*command, options.dtype, "Type of the weights on the GPU: keep (the model's own), fp32, bf16 or fp16");
   command->callback([&program] { program.run = [&program] { run_plan(program.plan); }; });
 }
 
 void add_tokenize(CLI::App& app, Program& program) {
   CLI::App* command =
-      app.add_subcommand("tokenize", "Token ids of text: each line of stdin becomes a JSON list of ids on stdout");
+      add_command(app, "tokenize", "Token ids of text: each line of stdin becomes a JSON list of ids on stdout");
   TokenizeOptions& options = program.tokenize;
   command->add_option("FOLDER", options.tokenizer, "A folder with a tokenizer.json, or that file")->required();
   command->add_flag("--decode", options.decode, "The other way: each line is a JSON list of ids and becomes its text");
   command->add_flag("--no-special", options.no_special,
                     "Add no tokens around the text, such as its beginning; with --decode, leave special tokens out");
+  begin_group(*command, kOutput);
   command->add_flag("--json", options.json, "Texts are JSON strings, so that they may have line breaks");
-  auto* chat =
-      command->add_flag("--chat", options.chat,
-                        "Each line is {\"messages\": [...], \"tools\": [...]}, perhaps with \"chat_template_kwargs\", "
-                        "which the chat template turns into text up to the assistant's answer");
+  auto* chat = command->add_flag(
+      "--chat", options.chat,
+      "Each line is {\"messages\": [...], \"tools\": [...]}, optionally with \"chat_template_kwargs\", "
+      "which the chat template turns into text up to the assistant's answer");
   chat->excludes("--decode", "--no-special", "--json");
   command->add_flag("--render", options.render, "That text as a JSON string instead of its ids")->needs(chat);
+  begin_group(*command, kMachine);
   add_number(*command, "--threads", options.threads, "Threads; 0: one for each core", 0, 1024)->capture_default_str();
   command->callback([&program] { program.run = [&program] { run_tokenize(program.tokenize); }; });
 }
@@ -160,7 +195,9 @@ int report(ExitCode code, const std::string& message) {
 int run(int argc, char** argv) {
   Program program;
   CLI::App app(kDescription, "weights-tools");
-  app.set_version_flag("--version", "weights-tools " LFM2_VERSION);
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.get_help_ptr()->group(kDiagnosis);
+  app.set_version_flag("--version", "weights-tools " LFM2_VERSION)->group(kDiagnosis);
   app.require_subcommand(1);
   add_split(app, program);
   add_synth(app, program);

@@ -15,7 +15,7 @@ namespace lfm2 {
 // codes").
 enum class ExitCode : int {
   kOk = 0,
-  kInvalid = 1,       // --answers: the results differ
+  kInvalid = 1,       // --reference: the results differ
   kUsage = 64,        // wrong options
   kData = 65,         // bad input or weights
   kNoInput = 66,      // a named file does not exist

@@ -189,7 +189,7 @@ RequestLine parse_request_line(std::string_view text, const LineContext& context
                       ? fmt::format("{}: is to be continued, expected \"input_ids\" or \"text\" with {}", where,
                                     context.scores ? "--score" : "--hidden")
                       : fmt::format("{}: is to be continued, but the first line of this job is to be scored: expected "
-                                    "lines of one kind, or --generate for all",
+                                    "lines of one kind, or --max-tokens for all",
                                     where));
   };
   if (has_batch_keys(json)) {

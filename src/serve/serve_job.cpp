@@ -19,7 +19,7 @@ namespace lfm2::serve {
 
 namespace {
 
-constexpr int64_t kCpuSequences = 32, kCudaSequences = 256;  // at a time, unless --max-sequences says otherwise
+constexpr int64_t kCpuSequences = 32, kCudaSequences = 256;  // at a time, unless --max-num-seqs says otherwise
 constexpr int64_t kUsualLength = 4096;  // on CPUs, whose memory is not ours alone: so much for each sequence
 constexpr int64_t kMaxEdits = 1280;     // of one request: biases, and tokens that end its text
 constexpr uint64_t kMaxKeyBytes = 1 << 16;

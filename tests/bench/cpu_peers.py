@@ -154,7 +154,7 @@ def our_speeds(options, line, ours, repeats):
                 "--threads", ours.threads, "--samples", sequences, "--length", length, "--quiet",
                 "--benchmark", "--warmup", 1, "--repeat", repeats, "--report", report]
     if new:
-        command += ["--generate", new + 1, "--ignore-eos", "--output", options.folder / "texts.jsonl"]
+        command += ["--max-tokens", new + 1, "--ignore-eos", "--output", options.folder / "texts.jsonl"]
     expect_success(options, command, LFM2_STAGE=str(options.programs / "lfm2_stage"))
     found = json.loads(report.read_text())
     options.our_side[ours] = {"version": found["version"], "device": found["stages"][0]["device"]}

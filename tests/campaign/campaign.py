@@ -24,9 +24,9 @@ JOBS = {
     "h5": ("o.h5", 2, "--samples 1500 --micro-batch 16 --logits all --top-logprobs 3"),
     "jsonl": ("o.jsonl", 4, "--samples 2500 --micro-batch 16"),
     "replicas": ("o.h5", 4, "--samples 4000 --micro-batch 16 --replicas 2"),
-    "text": ("o.jsonl", 2, "--samples 160 --length 5 --generate 40 --temperature 1.1 --max-sequences 12"),
-    "text.replicas": ("o.jsonl", 4, "--samples 160 --length 5 --generate 40 --temperature 1.1 --max-sequences 6 --replicas 2"),
-    "text.h5": ("o.h5", 3, "--samples 160 --length 5 --generate 40 --max-sequences 12 --top-logprobs 2"),
+    "text": ("o.jsonl", 2, "--samples 160 --length 5 --max-tokens 40 --temperature 1.1 --max-num-seqs 12"),
+    "text.replicas": ("o.jsonl", 4, "--samples 160 --length 5 --max-tokens 40 --temperature 1.1 --max-num-seqs 6 --replicas 2"),
+    "text.h5": ("o.h5", 3, "--samples 160 --length 5 --max-tokens 40 --max-num-seqs 12 --top-logprobs 2"),
 }
 EXIT = 9  # exit code of a rank that ends by itself
 # fault: (exit codes, part of the path that it hits)

@@ -39,7 +39,7 @@ make_faulty_lines() {
 }
 # start LINES OUTPUT OPTION...: starts two ranks, `job` is the process that started them.
 start() {
-  "$mpirun" --bind-to none -np 2 "$program" --weights "$folder/shards" --device cpu --progress off --ignore-eos --prefill-chunk 1024 \
+  "$mpirun" --bind-to none -np 2 "$program" --weights "$folder/shards" --device cpu --progress off --ignore-eos --max-batched-tokens 1024 \
     --input "$folder/$1.jsonl" --output "$folder/$2.jsonl" --report "$folder/$2.json" "${@:3}" >"$folder/out" 2>"$folder/err" &
   job=$!
 }

@@ -70,7 +70,7 @@ ids_folder=/nowhere limited 110000000 --samples 300000 --length 100 --logits non
 grep -q "^lfm2_stage: rank 0 .*the token ids take 0.12 GB" "$folder/err" || fail "ids of 120 MB in 110 MB: other words"
 # A generation notes where each completion lies until all are finished: 24 bytes for each sample.
 code=0
-limited 200000000 --samples 10000000 --length 1 --generate 1 --output "$folder/o.jsonl" || code=$?
+limited 200000000 --samples 10000000 --length 1 --max-tokens 1 --output "$folder/o.jsonl" || code=$?
 [ $code -eq 69 ] || fail "10 million completions in 200 MB: exit code $code, expected 69"
 grep -q "of memory" "$folder/err" || fail "10 million completions in 200 MB: other words"
 echo "refused where it does not fit"

@@ -26,7 +26,7 @@ def run(*command, **options):
 def options_of(program, command):
     done = run(program, *([command] if command else []), "--help")
     assert done.returncode == 0, done.stdout
-    return {name for line in re.findall(r"^  (-\S+)", done.stdout, re.MULTILINE) for name in line.split(",")}
+    return {name for line in re.findall(r"^  ((?:-\w, )?-\S+)", done.stdout, re.MULTILINE) for name in line.split(", ")}
 
 
 class Case(unittest.TestCase):

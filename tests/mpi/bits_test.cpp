@@ -51,7 +51,7 @@ TEST(BitsTest, AreThoseOfTheTable) {
           else if (std::string(job) == "scores")
             arguments.emplace_back("--score");
           else
-            arguments.insert(arguments.end(), {"--generate", "12", "--ignore-eos"});
+            arguments.insert(arguments.end(), {"--max-tokens", "12", "--ignore-eos"});
           if (std::string(job) == "drawn") arguments.insert(arguments.end(), {"--temperature", "1.2", "--top-k", "30"});
           const std::string results = results_of(arguments);
           if (results.empty()) continue;

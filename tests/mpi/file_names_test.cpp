@@ -42,9 +42,9 @@ TEST_F(FileNamesTest, NeedNotBeUtf8) {
       2,
       {"--input", file("in.jsonl"), "--output", file("o.bin"), "--report", file("r.json"), "--trace", file("t.json")},
       {file("o.bin"), file("r.json"), file("t.json")});
-  expect_made(2, {"--input", file("in.jsonl"), "--answers", file("o.bin"), "--output", file("o.h5")}, {file("o.h5")});
+  expect_made(2, {"--input", file("in.jsonl"), "--reference", file("o.bin"), "--output", file("o.h5")}, {file("o.h5")});
   expect_made(2, {"--input", file("in.jsonl"), "--output", file("o.jsonl"), "--resume"}, {file("o.jsonl")});
-  expect_made(2, {"--input", file("in.jsonl"), "--generate", "2", "--output", file("g.jsonl")}, {file("g.jsonl")});
+  expect_made(2, {"--input", file("in.jsonl"), "--max-tokens", "2", "--output", file("g.jsonl")}, {file("g.jsonl")});
 }
 
 TEST_F(FileNamesTest, NeedNotBeUtf8WithReplicas) {

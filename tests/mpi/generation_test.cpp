@@ -36,9 +36,8 @@ TEST_P(GenerationRunTest, GreedyIsTransformersGreedy) {
     int ranks;
     std::vector<std::string> options;
   };
-  for (const Way& way :
-       {Way{1, {}}, Way{2, {"--cache-page", "1"}}, Way{3, {"--cache-page", "16", "--micro-batch", "1"}},
-        Way{4, {"--max-sequences", "2", "--prefill-chunk", "3"}}, Way{4, {"--replicas", "2"}}}) {
+  for (const Way& way : {Way{1, {}}, Way{2, {"--page-size", "1"}}, Way{3, {"--page-size", "16", "--micro-batch", "1"}},
+                         Way{4, {"--max-num-seqs", "2", "--max-batched-tokens", "3"}}, Way{4, {"--replicas", "2"}}}) {
     SCOPED_TRACE(testing::Message() << way.ranks << " ranks");
     std::vector<std::string> arguments{"--weights",
                                        golden_shards(GetParam(), 4),
@@ -46,7 +45,7 @@ TEST_P(GenerationRunTest, GreedyIsTransformersGreedy) {
                                        golden(),
                                        "--dtype",
                                        "fp32",
-                                       "--generate",
+                                       "--max-tokens",
                                        std::to_string(whole - length),
                                        "--ignore-eos",
                                        "--output",
@@ -75,7 +74,7 @@ void expect_bits_of_scoring(const TemporaryFolder& folder, const std::string& go
   const std::vector<std::string> common{"--weights", golden_shards(golden_case, 4), "--dtype", dtype, "--top-logprobs",
                                         "3"};
   std::vector<std::string> generate = common, score = common;
-  generate.insert(generate.end(), {"--input", golden, "--generate", std::to_string(whole - length), "--ignore-eos",
+  generate.insert(generate.end(), {"--input", golden, "--max-tokens", std::to_string(whole - length), "--ignore-eos",
                                    "--output", folder / "out.h5"});
   Outcome outcome = run_stage(2, generate);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -127,17 +126,17 @@ TEST(GenerationRunTest, DrawnTextsAreTheSameForAnyRanks) {
   std::vector<Json> first;
   for (const int ranks : {1, 2, 4})
     for (const char* most : {"3", "64"}) {
-      const Outcome outcome = run_stage(ranks, {"--weights",       golden_shards("tiny-moe", 4),
-                                                "--samples",       "20",
-                                                "--length",        "9",
-                                                "--seed",          "11",
-                                                "--generate",      "30",
-                                                "--eos",           "3,5,7",
-                                                "--temperature",   "1.3",
-                                                "--top-k",         "50",
-                                                "--top-p",         "0.95",
-                                                "--max-sequences", most,
-                                                "--output",        folder / "out.jsonl"});
+      const Outcome outcome = run_stage(ranks, {"--weights",      golden_shards("tiny-moe", 4),
+                                                "--samples",      "20",
+                                                "--length",       "9",
+                                                "--seed",         "11",
+                                                "--max-tokens",   "30",
+                                                "--eos",          "3,5,7",
+                                                "--temperature",  "1.3",
+                                                "--top-k",        "50",
+                                                "--top-p",        "0.95",
+                                                "--max-num-seqs", most,
+                                                "--output",       folder / "out.jsonl"});
       ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
       const std::vector<Json> lines = read_lines(folder / "out.jsonl");
       if (first.empty()) first = lines;
@@ -154,9 +153,9 @@ TEST(GenerationRunTest, HugeChunksAndPages) {
   const TemporaryFolder folder;
   std::vector<std::string> written;
   for (const std::vector<std::string>& sizes :
-       {std::vector<std::string>{}, {"--prefill-chunk", "200000000", "--cache-page", "1048576"}}) {
+       {std::vector<std::string>{}, {"--max-batched-tokens", "200000000", "--page-size", "1048576"}}) {
     std::vector<std::string> arguments{
-        "--weights", golden_shards("tiny-moe", 4), "--samples", "6", "--length", "9", "--generate", "5",
+        "--weights", golden_shards("tiny-moe", 4), "--samples", "6", "--length", "9", "--max-tokens", "5",
         "--output",  folder / "out.jsonl"};
     arguments.insert(arguments.end(), sizes.begin(), sizes.end());
     const Outcome outcome = run_stage(2, arguments);
@@ -180,8 +179,8 @@ TEST(GenerationRunTest, RanksThatTakeTurnsHaveAllProcessors) {
   };
   for (const Way& way : {Way{"1", "0", processors}, Way{"2", "0", limits.share(2, 2)}, Way{"2", "1", processors}}) {
     const Outcome outcome = run_stage(
-        2, {"--weights", golden_shards("tiny-moe", 4), "--samples", way.texts, "--length", "4", "--generate", "3",
-            "--max-sequences", way.at_a_time, "--balance", "--threads", "0", "--report", folder / "report.json"});
+        2, {"--weights", golden_shards("tiny-moe", 4), "--samples", way.texts, "--length", "4", "--max-tokens", "3",
+            "--max-num-seqs", way.at_a_time, "--balance", "--threads", "0", "--report", folder / "report.json"});
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
     const Json report = Json::parse(read_text_file(folder / "report.json", 1 << 20));
     EXPECT_EQ(report.at("stages").size(), 2u);
@@ -199,7 +198,7 @@ TEST(GenerationRunTest, ReplicasWriteOneFile) {
       std::vector<std::string> arguments{"--weights",      golden_shards("tiny-moe", 4),
                                          "--samples",      "37",
                                          "--length",       "9",
-                                         "--generate",     "20",
+                                         "--max-tokens",   "20",
                                          "--temperature",  "1",
                                          "--top-logprobs", "2",
                                          "--output",       folder / (name + ending),
@@ -213,7 +212,7 @@ TEST(GenerationRunTest, ReplicasWriteOneFile) {
     const auto one = file_of("one", {});
     EXPECT_GT(one.first.size(), 1000u);
     EXPECT_TRUE(file_of("two", {"--replicas", "2"}) == one);
-    EXPECT_TRUE(file_of("four", {"--replicas", "4", "--max-sequences", "3"}) == one);
+    EXPECT_TRUE(file_of("four", {"--replicas", "4", "--max-num-seqs", "3"}) == one);
     EXPECT_TRUE(file_of("again", {"--replicas", "4", "--benchmark", "--warmup", "1", "--repeat", "2"}) == one);
   }
 }
@@ -227,7 +226,7 @@ TEST(GenerationRunTest, UnequalReplicas) {
   input.close();
   const Outcome outcome =
       run_stage(2, {"--weights", golden_shards("mini-24", 4), "--input", folder / "in.jsonl", "--replicas", "2",
-                    "--generate", "600", "--ignore-eos", "--timeout", "1", "--output", folder / "out.jsonl"});
+                    "--max-tokens", "600", "--ignore-eos", "--timeout", "1", "--output", folder / "out.jsonl"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(read_lines(folder / "out.jsonl").size(), 2u);
 }
@@ -236,7 +235,7 @@ TEST(GenerationRunTest, Refusals) {
   const TemporaryFolder folder;
   const std::string shards = golden_shards("tiny-moe", 4);
   const auto refused = [&](const std::vector<std::string>& options, int exit_code, const std::string& reason) {
-    std::vector<std::string> arguments{"--weights", shards, "--generate", "4"};
+    std::vector<std::string> arguments{"--weights", shards, "--max-tokens", "4"};
     arguments.insert(arguments.end(), options.begin(), options.end());
     const Outcome outcome = run_stage(2, arguments);
     EXPECT_EQ(outcome.exit_code, exit_code) << outcome.err;
@@ -244,7 +243,7 @@ TEST(GenerationRunTest, Refusals) {
     EXPECT_NE(outcome.error_lines()[0].find(reason), std::string::npos) << outcome.err;
   };
   refused({"--output", folder / "out.bin"}, 64, "expected a name ending in .h5 or .jsonl");
-  refused({"--answers", "a.bin"}, 64, "--answers with --generate");
+  refused({"--reference", "a.bin"}, 64, "--reference with --max-tokens");
   refused({"--eos", "3", "--ignore-eos"}, 64, "--eos excludes --ignore-eos");
   refused({"--top-p", "1.5"}, 64, "--top-p");
   refused({"--top-p", "nan"}, 64, "--top-p: \"nan\"");

@@ -38,7 +38,7 @@ TEST_P(GoldenRunTest, RightAndTheSameBitsEverywhere) {
       const std::string shards = golden_shards(GetParam(), ranks % 2 == 0 ? 4 : 1);
       const Outcome outcome = run_stage(
           ranks, {"--weights", shards, "--input", golden, "--logits", "all", "--dtype", "fp32", "--micro-batch",
-                  micro_batch, "--output", output, "--answers", golden, "--tolerance", "1e-3"});
+                  micro_batch, "--output", output, "--reference", golden, "--tolerance", "1e-3"});
       if (GetParam() == "tiny-dense" && ranks == 8) {
         EXPECT_EQ(outcome.exit_code, 69) << outcome.err;
         continue;
@@ -218,7 +218,7 @@ TEST(ProgramTest, ReplicasAndBalanceGiveTheSameFile) {
 TEST(ProgramTest, ReplicasJudgeTogether) {
   const std::string golden = golden_dir() / "tiny-moe" / "golden.h5";
   const Outcome outcome = run_stage(4, {"--weights", golden_shards("tiny-moe", 4), "--input", golden, "--logits", "all",
-                                        "--dtype", "fp32", "--answers", golden, "--replicas", "2"});
+                                        "--dtype", "fp32", "--reference", golden, "--replicas", "2"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   const Array ids = read_array(golden, "input_ids");
   EXPECT_NE(outcome.out.find(fmt::format("VALID      top-1 {0}/{0}", ids.values.size())), std::string::npos)
@@ -257,7 +257,7 @@ TEST(ProgramTest, TopLogProbsAreTheLogitsOwn) {
 TEST(ProgramTest, WrongAnswersAreInvalid) {
   const std::string golden = golden_dir() / "tiny-moe" / "golden.h5";
   const Outcome outcome = run_stage(
-      2, {"--weights", golden_shards("tiny-moe", 4), "--input", golden, "--answers", golden, "--tolerance", "1e-9"});
+      2, {"--weights", golden_shards("tiny-moe", 4), "--input", golden, "--reference", golden, "--tolerance", "1e-9"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_NE(outcome.out.find("\nINVALID"), std::string::npos) << outcome.out;
 }

@@ -72,7 +72,7 @@ class NotFiniteTest : public testing::Test {
 // Up to the token that meets the expert, a sample has the tokens of the model without NaN.
 TEST_F(NotFiniteTest, AContinuationEndsWhereNoTokenCanBeDrawn) {
   for (const Arguments& rule : std::vector<Arguments>{{"--temperature", "0"}, {"--temperature", "1", "--seed", "4"}}) {
-    Arguments job{"--generate", "5", "--ignore-eos", "--top-logprobs", "2"};
+    Arguments job{"--max-tokens", "5", "--ignore-eos", "--top-logprobs", "2"};
     job.insert(job.end(), rule.begin(), rule.end());
     const std::vector<Json> good = run(job, false);
     expect_untold();
@@ -106,9 +106,9 @@ TEST_F(NotFiniteTest, AContinuationEndsWhereNoTokenCanBeDrawn) {
 }
 
 TEST_F(NotFiniteTest, AContinuationInHdf5HasAReasonOfItsOwn) {
-  const std::vector<Json> lines = run({"--generate", "5"});
+  const std::vector<Json> lines = run({"--max-tokens", "5"});
   const Outcome outcome = run_stage(1, {"--weights", folder_ / "nan", "--samples", "12", "--length", "3", "--dtype",
-                                        "fp32", "--generate", "5", "--output", folder_ / "out.h5"});
+                                        "fp32", "--max-tokens", "5", "--output", folder_ / "out.h5"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const Array reasons = read_array(folder_ / "out.h5", "finish_reasons");
   ASSERT_EQ(reasons.values.size(), lines.size());
@@ -163,7 +163,7 @@ TEST_F(NotFiniteTest, RowsOfEveryKindAreCounted) {
 // The ranks of each replica count their own.
 TEST_F(NotFiniteTest, ReplicasTellOfAllTheirResults) {
   for (const Arguments& kind :
-       std::vector<Arguments>{{"--generate", "5"}, {"--logits", "all"}, {"--hidden", "last"}, {"--score"}}) {
+       std::vector<Arguments>{{"--max-tokens", "5"}, {"--logits", "all"}, {"--hidden", "last"}, {"--score"}}) {
     run(kind, true, 1, "out.h5");
     const Json alone = report_;
     EXPECT_GT(alone["count"], 1);

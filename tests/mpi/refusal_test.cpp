@@ -166,7 +166,7 @@ TEST_F(RefusalTest, BadInputs) {
   expect_refused(65, {"line 1", "4097 tokens", "max_position_embeddings = 4096"}, {"--input", input});
   expect_refused(65, {"--length 5000", "max_position_embeddings = 4096"}, {"--length", "5000"});
   expect_refused(66, {"nowhere.bin"}, {"--input", folder_ / "nowhere.bin"});
-  expect_refused(66, {"nowhere.bin"}, {"--input", golden(), "--answers", folder_ / "nowhere.bin"});
+  expect_refused(66, {"nowhere.bin"}, {"--input", golden(), "--reference", folder_ / "nowhere.bin"});
 }
 
 TEST_F(RefusalTest, Ranks) {

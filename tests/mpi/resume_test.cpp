@@ -85,16 +85,16 @@ TEST_F(ResumeTest, ReplicasShareWhatIsLeft) {
 
 TEST_F(ResumeTest, GenerationStoppedAndKilled) {
   for (const char* output : {"o.jsonl", "o.h5"})
-    expect_same_after(job(output, {"--samples", "200", "--length", "5", "--generate", "40", "--temperature", "1.2",
-                                   "--max-sequences", "12", "--top-logprobs", "2"}),
+    expect_same_after(job(output, {"--samples", "200", "--length", "5", "--max-tokens", "40", "--temperature", "1.2",
+                                   "--max-num-seqs", "12", "--top-logprobs", "2"}),
                       output, 2, {SIGUSR1, SIGKILL}, 4, 3);
 }
 
 // One rank writes what all pipelines finish.
 TEST_F(ResumeTest, GenerationOfReplicas) {
   for (const char* output : {"o.jsonl", "o.h5"})
-    expect_same_after(job(output, {"--samples", "400", "--length", "5", "--generate", "40", "--temperature", "1.2",
-                                   "--max-sequences", "12", "--top-logprobs", "2", "--replicas", "2"}),
+    expect_same_after(job(output, {"--samples", "400", "--length", "5", "--max-tokens", "40", "--temperature", "1.2",
+                                   "--max-num-seqs", "12", "--top-logprobs", "2", "--replicas", "2"}),
                       output, 4, {SIGUSR1, SIGKILL}, 4, 6);
 }
 
@@ -144,7 +144,7 @@ TEST_F(ResumeTest, WhatIsFinishedIsNotComputedAgain) {
   for (const auto& [output, more] : std::vector<std::pair<std::string, std::vector<std::string>>>{
            {"o.bin", {"--samples", "20", "--resume"}},
            {"scores.jsonl", {"--samples", "20", "--score", "--resume"}},
-           {"texts.h5", {"--samples", "4", "--length", "3", "--generate", "5", "--replicas", "2", "--resume"}}}) {
+           {"texts.h5", {"--samples", "4", "--length", "3", "--max-tokens", "5", "--replicas", "2", "--resume"}}}) {
     const std::vector<std::string> options = job(output, more);
     const Outcome first = run_stage(2, options);
     ASSERT_EQ(first.exit_code, 0) << first.err;

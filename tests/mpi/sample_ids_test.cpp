@@ -78,7 +78,7 @@ TEST_F(SampleIdsRunTest, AreTheSameForAnyRanksAndReplicas) {
     EXPECT_TRUE(run(4, "o.h5", replicas) == one);
     expect_ids_of_lines(run(2, "o.jsonl", kind));
   }
-  const std::vector<std::string> continued{"--generate", "5"}, replicas{"--generate", "5", "--replicas", "2"};
+  const std::vector<std::string> continued{"--max-tokens", "5"}, replicas{"--max-tokens", "5", "--replicas", "2"};
   for (const char* output : {"c.h5", "c.jsonl"}) {
     const std::string one = run(1, output, continued);
     EXPECT_TRUE(run(2, output, continued) == one);
@@ -93,7 +93,7 @@ TEST_F(SampleIdsRunTest, AreTheSameForAnyRanksAndReplicas) {
 
 TEST_F(SampleIdsRunTest, AStoppedRunEndsWithTheSameFile) {
   for (const auto& [output, more] : std::vector<std::pair<std::string, std::vector<std::string>>>{
-           {"o.h5", {"--micro-batch", "1", "--resume"}}, {"c.h5", {"--generate", "30", "--resume"}}}) {
+           {"o.h5", {"--micro-batch", "1", "--resume"}}, {"c.h5", {"--max-tokens", "30", "--resume"}}}) {
     const int64_t samples = output == "o.h5" ? 20000 : 1000;
     write_input(samples, "a");
     const std::string whole = run(2, output, more);

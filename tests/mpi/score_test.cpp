@@ -176,12 +176,13 @@ TEST_F(ScoreTest, DatasetsReplicasAndAnswers) {
   EXPECT_EQ(scores.at("tokens"), 40 * 8);
   for (const char* replicas : {"2", "4"}) {
     Arguments arguments = job;
-    arguments.insert(arguments.end(), {"--replicas", replicas, "--answers", folder_ / "whole.h5", "--tolerance", "0"});
+    arguments.insert(arguments.end(),
+                     {"--replicas", replicas, "--reference", folder_ / "whole.h5", "--tolerance", "0"});
     EXPECT_TRUE(output_of(4, arguments, "o.h5") == whole);
     EXPECT_EQ(report().at("scores"), scores);
     EXPECT_NE(out_.find("\nVALID      top-1 320/320, largest difference 0 (tolerance 0)\n"), std::string::npos) << out_;
   }
-  EXPECT_EQ(run(2, job, {"--answers", folder_ / "whole.h5", "--seed", "1"}).exit_code, 1);
+  EXPECT_EQ(run(2, job, {"--reference", folder_ / "whole.h5", "--seed", "1"}).exit_code, 1);
   const std::vector<Json> lines = json_lines(output_of(3, job, "o.jsonl"));
   const Array values = read_array(folder_ / "whole.h5", "logprobs"),
               offsets = read_array(folder_ / "whole.h5", "offsets");

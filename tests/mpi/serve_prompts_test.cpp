@@ -27,7 +27,7 @@ TEST_F(ServeTest, EchoedPromptsAreScored) {
   ASSERT_EQ(scores.size(), prompts.size());
   for (const int ranks : {1, 4}) {
     SCOPED_TRACE(ranks);
-    start(ranks, {"--prefill-chunk", "16"});
+    start(ranks, {"--max-batched-tokens", "16"});
     const std::vector<Json> answers = ask_all("/v1/completions", all);
     for (size_t i = 0; i < 2 * prompts.size(); ++i) {
       const size_t prompt = i % prompts.size();
@@ -71,7 +71,7 @@ TEST_F(ServeTest, EmbeddingsAreThoseOfAJob) {
     SCOPED_TRACE(testing::Message() << ranks << " ranks, " << hidden);
     const std::vector<Json> expected = answers_of_job(asked, {"--hidden", hidden});
     ASSERT_EQ(expected.size(), all.size());
-    start(ranks, {"--prefill-chunk", "16", "--hidden", hidden, "--model-name", "bible"});
+    start(ranks, {"--max-batched-tokens", "16", "--hidden", hidden, "--model-name", "bible"});
     const std::vector<Json> found = ask_all("/v1/embeddings", all);
     for (size_t i = 0; i < all.size(); ++i) {
       EXPECT_EQ(json_text(found[i]["data"]), json_text(expected[i]["data"])) << i;
@@ -122,7 +122,7 @@ class Conversations {
 
 // Few pages, so that kept ones must give way to others: as many as the longest texts of two sequences fill.
 constexpr int64_t kFewPositions = 2 * 448;
-const Arguments kFewPages{"--max-sequences", "2", "--cache-page", "16", "--max-length", "448"};
+const Arguments kFewPages{"--max-num-seqs", "2", "--page-size", "16", "--max-length", "448"};
 
 class PrefixCacheServeTest : public ServeTest, public testing::WithParamInterface<const char*> {};
 

@@ -264,8 +264,9 @@ TEST_F(ServeTest, AModelWithoutATokenizerTakesTokenIds) {
   start(2);
   const Json answer = parse_json(
       ask("POST", "/v1/completions", R"({"prompt": [[1, 2, 3], [4]], "max_tokens": 5, "ignore_eos": true})").body, "a");
-  const std::vector<Json> job = output_of(
-      "{\"prompt\": [1, 2, 3], \"ignore_eos\": true}\n{\"prompt\": [4], \"ignore_eos\": true}\n", {"--generate", "5"});
+  const std::vector<Json> job =
+      output_of("{\"prompt\": [1, 2, 3], \"ignore_eos\": true}\n{\"prompt\": [4], \"ignore_eos\": true}\n",
+                {"--max-tokens", "5"});
   for (size_t i = 0; i < 2; ++i) EXPECT_EQ(answer["choices"][i]["token_ids"], job[i]["token_ids"]);
   const HttpReply text = ask("POST", "/v1/completions", R"({"prompt": "And"})");
   EXPECT_EQ(text.status, 400);

@@ -26,7 +26,7 @@ class SmallModelTest : public testing::TestWithParam<int> {  // the number of ra
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   }
   void expect_greedy_texts(const std::string& name, const std::string& input) {
-    run(input, {"--generate", "40", "--temperature", "0", "--output", folder_ / "out.jsonl"});
+    run(input, {"--max-tokens", "40", "--temperature", "0", "--output", folder_ / "out.jsonl"});
     const std::vector<Json> expected = json_lines(read_bytes(kModel / (name + ".expected.jsonl")));
     const std::vector<Json> found = json_lines(read_bytes(folder_ / "out.jsonl"));
     ASSERT_EQ(found.size(), expected.size());

@@ -176,7 +176,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         StalledJob{"Scoring", {"--length", "32", "--micro-batch", "1"}, "out.h5", "micro-batch"},
         StalledJob{"Ring", {"--length", "32", "--micro-batch", "1", "--virtual-stages", "2"}, "out.h5", "micro-batch"},
-        StalledJob{"Generation", {"--length", "9", "--generate", "40", "--ignore-eos"}, "out.jsonl", "step"}),
+        StalledJob{"Generation", {"--length", "9", "--max-tokens", "40", "--ignore-eos"}, "out.jsonl", "step"}),
     [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace

@@ -25,7 +25,7 @@ class StandardStreamsTest : public testing::Test {
 
 TEST_F(StandardStreamsTest, ResultsThatCannotBeWrittenAreAnError) {
   for (const std::string& arguments :
-       {job() + "--prompt In --generate 3", job() + "--samples 3", std::string("--help")})
+       {job() + "--prompt In --max-tokens 3", job() + "--samples 3", std::string("--help")})
     for (const char* closed : {" >/dev/full", " >&-"}) {
       const Outcome outcome = run(arguments + closed);
       EXPECT_EQ(outcome.exit_code, 74) << arguments << closed << outcome.err;

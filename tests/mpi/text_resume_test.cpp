@@ -32,7 +32,7 @@ class TextResumeTest : public TextRun {
     write_lines("in.jsonl", lines);
   }
   Arguments job() const {
-    return {"--input", folder_ / "in.jsonl", "--max-sequences", "8", "--output", folder_ / "o.jsonl", "--resume"};
+    return {"--input", folder_ / "in.jsonl", "--max-num-seqs", "8", "--output", folder_ / "o.jsonl", "--resume"};
   }
   // Ends a run by `signal` once it has finished some samples, more than runs before.
   void stop_in_the_middle(int ranks, int signal) {

@@ -43,16 +43,16 @@ using TextRunTest = TextRun;
 TEST_F(TextRunTest, SameBytesForAnyRanksAndSizes) {
   const std::vector<std::string> lines = lines_of_all_forms();
   write_lines("in.jsonl", lines);
-  const Arguments job{"--input", folder_ / "in.jsonl", "--generate", "9"};
+  const Arguments job{"--input", folder_ / "in.jsonl", "--max-tokens", "9"};
   const std::string first = output_of(1, job);
   const std::map<std::string, std::string> answers = by_name(first);
   ASSERT_EQ(answers.size(), lines.size());
   for (const Arguments& sizes : {Arguments{},
                                  {"--micro-batch", "1"},
-                                 {"--max-sequences", "3", "--prefill-chunk", "5"},
-                                 {"--cache-page", "1"},
+                                 {"--max-num-seqs", "3", "--max-batched-tokens", "5"},
+                                 {"--page-size", "1"},
                                  {"--replicas", "2"},
-                                 {"--replicas", "4", "--max-sequences", "2"}})
+                                 {"--replicas", "4", "--max-num-seqs", "2"}})
     for (const int ranks : {1, 2, 4}) {
       if (sizes.size() > 1 && sizes[0] == "--replicas" && ranks < std::stoi(sizes[1])) continue;
       Arguments arguments = job;
@@ -84,7 +84,7 @@ TEST_F(TextRunTest, SameBytesForAnyRanksAndSizes) {
 TEST_F(TextRunTest, OrderOfLinesIsNothing) {
   std::vector<std::string> lines = lines_of_all_forms();
   write_lines("in.jsonl", lines);
-  const Arguments job{"--input", folder_ / "in.jsonl", "--generate", "9", "--temperature", "1.3", "--seed", "4"};
+  const Arguments job{"--input", folder_ / "in.jsonl", "--max-tokens", "9", "--temperature", "1.3", "--seed", "4"};
   const std::map<std::string, std::string> first = by_name(output_of(2, job));
   std::mt19937 random(5);
   for (int turn = 0; turn < 3; ++turn) {
@@ -192,7 +192,7 @@ TEST_F(TextRunTest, LinesOfText) {
   write_lines("in.jsonl", {R"({"text": "Hello, it's 12345"})", R"({"text": " 日本 python"})",
                            R"({"text": "{\"prompt\": \"no JSON here\"}"})"});
   for (const Arguments& kind :
-       {Arguments{"--top-logprobs", "2", "--logits", "all"}, {"--generate", "8", "--temperature", "1.2"}}) {
+       {Arguments{"--top-logprobs", "2", "--logits", "all"}, {"--max-tokens", "8", "--temperature", "1.2"}}) {
     std::string first;
     for (const int ranks : {1, 2, 4})
       for (const char* name : {"in.txt", "in.jsonl"}) {
@@ -221,7 +221,7 @@ TEST_F(TextRunTest, DefaultsOfTheModelAndTheOptions) {
   };
   EXPECT_EQ(tokens({}), (std::vector<size_t>{13, 5, 256}));
   EXPECT_EQ(tokens({"--generation-config", "none"}), (std::vector<size_t>{256, 5, 256}));
-  EXPECT_EQ(tokens({"--generate", "6"}), (std::vector<size_t>{6, 5, 6}));
+  EXPECT_EQ(tokens({"--max-tokens", "6"}), (std::vector<size_t>{6, 5, 6}));
   write_bytes(folder_ / "g.json", R"({"max_new_tokens": 3, "typical_p": 0.1})");
   expect_refused(2, {"--input", folder_ / "in.jsonl", "--generation-config", folder_ / "g.json"}, 65,
                  {"g.json: \"typical_p\" is 0.1"});

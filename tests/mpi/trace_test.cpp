@@ -151,7 +151,7 @@ INSTANTIATE_TEST_SUITE_P(
         TracedJob{"Generation",
                   "step",
                   "picture.svg",
-                  {"--samples", "12", "--length", "9", "--generate", "12", "--ignore-eos"}}),
+                  {"--samples", "12", "--length", "9", "--max-tokens", "12", "--ignore-eos"}}),
     [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace

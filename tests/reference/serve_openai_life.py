@@ -107,7 +107,7 @@ def check_keys(stage, shards, folder):
 
 
 def check_full_queue(stage, shards, folder, expected):
-    server = Server(stage, shards, folder, "small", "--max-queue", "2", "--max-sequences", "1")
+    server = Server(stage, shards, folder, "small", "--max-queue", "2", "--max-num-seqs", "1")
     client = client_of(server)
     found = []
     waiting = [threading.Thread(target=lambda: found.append(client.completions.create(**LONG, **ENDLESS).choices[0].text)) for _ in range(3)]

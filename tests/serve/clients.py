@@ -19,7 +19,7 @@ LOAD = pathlib.Path(__file__).resolve().parents[1] / "bench/serve_load.py"
 
 
 def test_streams(args):
-    with Server(args, "--max-sequences", str(args.streams)) as server:
+    with Server(args, "--max-num-seqs", str(args.streams)) as server:
         done = subprocess.run([sys.executable, str(LOAD), f"http://{server.address[0]}:{server.address[1]}", "--streams", str(args.streams), "--seconds",
                                str(args.seconds), "--prompt", "16", "--tokens", "24", "--vocab", "900", "--processes", "1"], capture_output=True, text=True)
         check(done.returncode == 0 and "; 0 errors" in done.stdout, done.stdout + done.stderr)
@@ -115,7 +115,7 @@ def test_senders(args):
 
 
 def test_readers(args):
-    with Server(args, "--max-sequences", str(3 * args.readers + 8)) as server:
+    with Server(args, "--max-num-seqs", str(3 * args.readers + 8)) as server:
         body = json.dumps(completion(1000, stream=True, logprobs=20, n=3)).encode()
         links = []
         for _ in range(args.readers):

@@ -34,15 +34,13 @@ void check_option_words(const CLI::App& app, int argc, const char* const* argv) 
     const size_t equals = word.find('=');
     const bool within = equals != std::string_view::npos;
     if (!within && i + 1 == argc) return;  // CLI11 says that the value is missing
-    const std::string_view value = within ? word.substr(equals + 1) : argv[++i];
+    const std::string_view name = word.substr(0, equals), value = within ? word.substr(equals + 1) : argv[++i];
     const bool takes_text = option->get_type_name().find("TEXT") != std::string::npos;
     if (value.empty() && !takes_text)
-      throw Error(ExitCode::kUsage,
-                  fmt::format("{}: \"\", expected {} (see --help)", option->get_name(), expected_value(*option)));
+      throw Error(ExitCode::kUsage, fmt::format("{}: \"\", expected {} (see --help)", name, expected_value(*option)));
     if (!within && option_of(app, value) != nullptr)
-      throw Error(ExitCode::kUsage,
-                  fmt::format("{}: \"{}\" is an option, expected {} (or {}={}, see --help)", option->get_name(), value,
-                              expected_value(*option), option->get_name(), value));
+      throw Error(ExitCode::kUsage, fmt::format("{}: \"{}\" is an option, expected {} (or {}={}, see --help)", name,
+                                                value, expected_value(*option), name, value));
   }
 }
 

@@ -39,7 +39,7 @@ struct CudaPeer {
 std::vector<CudaPeer> cuda_peers(int device);
 
 struct CudaOptions {
-  bool plain_fp32 = false;  // --fp32 simt: fp32 products use no tensor cores
+  bool plain_fp32 = false;  // --fp32-math simt: fp32 products use no tensor cores
   bool portable = false;    // for tests: uses only what every GPU from sm_80 on has
 };
 

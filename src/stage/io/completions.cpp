@@ -159,7 +159,7 @@ class H5Completions : public AppendedCompletions {
 void check_completion_form(const std::filesystem::path& path) {
   if (path.extension() != ".h5" && path.extension() != ".jsonl")
     throw Error(ExitCode::kUsage,
-                fmt::format("--output {} with --generate: expected a name ending in .h5 or .jsonl", path.string()));
+                fmt::format("--output {} with --max-tokens: expected a name ending in .h5 or .jsonl", path.string()));
 }
 
 namespace {

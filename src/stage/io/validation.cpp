@@ -162,11 +162,11 @@ std::unique_ptr<Reference> open_reference(const std::filesystem::path& path, Pos
     if (positions != Positions::kLast)
       throw Error(
           ExitCode::kUsage,
-          fmt::format("--answers {} with --logits all: .bin holds last positions only, expected .h5", path.string()));
+          fmt::format("--reference {} with --logits all: .bin holds last positions only, expected .h5", path.string()));
     return std::make_unique<BinReference>(path, offsets.samples(), vocab);
   }
   if (path.extension() == ".h5") return std::make_unique<H5Reference>(CheckedFile(path), positions, offsets, vocab);
-  throw Error(ExitCode::kUsage, fmt::format("--answers {}: expected a name ending in .bin or .h5", path.string()));
+  throw Error(ExitCode::kUsage, fmt::format("--reference {}: expected a name ending in .bin or .h5", path.string()));
 }
 
 std::unique_ptr<Reference> open_score_reference(const std::filesystem::path& path, int64_t rows) {

@@ -1,4 +1,4 @@
-// --answers: compares every row with a reference and sums up.
+// --reference: compares every row with a reference and sums up.
 #pragma once
 
 #include <filesystem>

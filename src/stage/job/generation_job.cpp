@@ -138,7 +138,7 @@ JobPlan GenerationJob::sizes_of(std::vector<LayerRange> cut) const {
           .tokens = plan_.max_tokens(),
           .rows = job_.options.results.positions == Positions::kNone ? 0 : plan_.result_rows(),
           .job_bytes = bytes,
-          .options = "--max-sequences or --prefill-chunk"};
+          .options = "--max-num-seqs or --max-batched-tokens"};
 }
 
 // The caches get the number of pages that the longest sequences could fill at the same time, or the number that fits
@@ -165,7 +165,7 @@ CacheShape GenerationJob::fit_caches(LayerRange layers) const {
     throw Error(
         ExitCode::kUnavailable,
         fmt::format("{} ({}): a sequence of {} positions needs {} pages of the key-value cache, {} fit into the "
-                    "memory that is free: expected shorter samples, a smaller --generate or more ranks",
+                    "memory that is free: expected shorter samples, a smaller --max-tokens or more ranks",
                     job_.world.host(), job_.machine.backend->description(), plan_.longest, largest, fitting));
   }
   shape.pages = std::min(prompts_.pages, fitting);

@@ -125,7 +125,7 @@ void check_prompts(const JobFrame& job, const Samples& prompts) {
       throw Error(
           ExitCode::kData,
           fmt::format("sample {}: {} tokens, expected fewer than max_position_embeddings = {} to leave room for "
-                      "--generate",
+                      "--max-tokens",
                       i, prompt, max_positions));
   const std::vector<SampleRules>& rules = prompts.rules.distinct();
   if (job.options.output.extension() == ".h5" &&

@@ -47,6 +47,15 @@ std::optional<Difference> difference(const Json& begun, const Json& now) {
   return {};
 }
 
+// A key of an identity as messages name it: options by their new spelling, with what follows the name.
+std::string shown(const std::string& key) {
+  for (const RenamedOption& one : kRenamedOptions) {
+    const std::string old = one.old, rest = key.starts_with(old) ? key.substr(old.size()) : "-";
+    if (!rest.starts_with('-')) return one.name + rest;
+  }
+  return key;
+}
+
 void expect_same_job(const std::filesystem::path& journal, const Json& begun, const Json& now) {
   const std::optional<Difference> found = difference(begun, now);
   if (!found) return;
@@ -55,7 +64,7 @@ void expect_same_job(const std::filesystem::path& journal, const Json& begun, co
   throw Error(
       file ? ExitCode::kData : ExitCode::kUsage,
       fmt::format("--resume: {} is of a run with other {}: {} {}, expected {}{}", journal.string(),
-                  file ? key : "options", key, found->begun, found->now, way_on(key, begun.value(key, Json()))));
+                  file ? key : "options", shown(key), found->begun, found->now, way_on(key, begun.value(key, Json()))));
 }
 
 // What marks the output as finished by this job. Its results hold whatever machine computed them.
@@ -69,7 +78,7 @@ std::optional<FinishedMark> find_finished(const std::filesystem::path& output, c
   const std::optional<Difference> found = difference(before, now);
   if (!found) return mark;
   say(fmt::format("lfm2_stage: {}: the output is of another job ({} {}, expected {}): it is computed again",
-                  output.string(), found->key, found->begun, found->now));
+                  output.string(), shown(found->key), found->begun, found->now));
   return {};
 }
 

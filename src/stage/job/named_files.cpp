@@ -28,7 +28,7 @@ std::vector<NamedFile> named_files(const Options& options) {
   std::vector<NamedFile> files{
       {"--input", options.input == "-" ? fs::path() : options.input, false},
       {"--generation-config", options.generation_config == "none" ? "" : options.generation_config, false},
-      {"--answers", options.reference, false},
+      {"--reference", options.reference, false},
       {"--output", options.output, true},
       {"--report", options.report, true},
       {"--trace", options.trace, true}};

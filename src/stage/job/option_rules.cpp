@@ -20,9 +20,10 @@ void check_needs(const OptionGiven& given, const Options& options) {
   std::vector<std::string> names;
   for_each_sampling_field([&](const auto& field) { names.push_back(option_of(field.key)); });
   std::erase(names, "--seed");  // random samples have seeds, too
-  names.insert(names.end(), {"--stop", "--eos", "--ignore-eos", "--max-sequences", "--prefill-chunk", "--cache-page"});
+  names.insert(names.end(),
+               {"--stop", "--eos", "--ignore-eos", "--max-num-seqs", "--max-batched-tokens", "--page-size"});
   for (const std::string& name : names)
-    if (given(name.c_str())) throw Error(ExitCode::kUsage, fmt::format("{} requires --generate (see --help)", name));
+    if (given(name.c_str())) throw Error(ExitCode::kUsage, fmt::format("{} requires --max-tokens (see --help)", name));
 }
 
 void check_alone(const OptionGiven& given, const std::string& option, const std::string& results,
@@ -35,19 +36,20 @@ void check_alone(const OptionGiven& given, const std::string& option, const std:
 
 void check_hidden(const OptionGiven& given, Options& options) {
   if (options.results.hidden == Hidden::kNone) return;
-  check_alone(given, "--hidden", "hidden states", {"--score", "--logits", "--top-logprobs", "--generate", "--prompt"});
+  check_alone(given, "--hidden", "hidden states",
+              {"--score", "--logits", "--top-logprobs", "--max-tokens", "--prompt"});
   if (!options.reference.empty())
-    throw Error(ExitCode::kUsage, "--answers with --hidden: answers are logits or scores, expected no --hidden");
+    throw Error(ExitCode::kUsage, "--reference with --hidden: a reference has logits or scores, expected no --hidden");
   options.results.positions = options.results.hidden == Hidden::kAll ? Positions::kAll : Positions::kLast;
 }
 
 // --score is a separate kind of result. Its rows are positions, like those of --logits all.
 void check_score(const OptionGiven& given, Options& options) {
   if (!options.results.score) return;
-  check_alone(given, "--score", "scores", {"--logits", "--top-logprobs", "--generate", "--prompt"});
+  check_alone(given, "--score", "scores", {"--logits", "--top-logprobs", "--max-tokens", "--prompt"});
   if (!options.reference.empty() && options.reference.extension() != ".h5")
     throw Error(ExitCode::kUsage,
-                fmt::format("--answers {} with --score: expected a name ending in .h5", options.reference.string()));
+                fmt::format("--reference {} with --score: expected a name ending in .h5", options.reference.string()));
   options.results.positions = Positions::kAll;
 }
 
@@ -82,12 +84,12 @@ void check_together(const Options& options) {
   if (options.resume && !options.reference.empty() && options.output.extension() == ".jsonl")
     throw Error(
         ExitCode::kUsage,
-        "--resume with --answers and a .jsonl output: finished samples are not compared again, expected .bin or "
+        "--resume with --reference and a .jsonl output: finished samples are not compared again, expected .bin or "
         ".h5");
   if (options.results.positions == Positions::kNone && options.results.top_k > 0)
     throw Error(ExitCode::kUsage, "--top-logprobs with --logits none: no position has log-probabilities");
   if (!options.reference.empty() && (options.results.positions == Positions::kNone || options.results.top_k > 0))
-    throw Error(ExitCode::kUsage, "--answers compares logits: expected --logits last or all, and no --top-logprobs");
+    throw Error(ExitCode::kUsage, "--reference compares logits: expected --logits last or all, and no --top-logprobs");
   if (moves_gpu_memory(options.transport) && options.device == DeviceChoice::kCpu)
     throw Error(ExitCode::kUsage, fmt::format("--transport {} with --device cpu: it moves GPU memory, expected "
                                               "--transport mpi",
@@ -121,10 +123,10 @@ void check_kind(const Options& options, bool continues) {
                                               options.virtual_stages));
   if (!options.reference.empty())
     throw Error(ExitCode::kUsage,
-                "--answers with --generate: answers are logits of whole samples, expected no --generate");
+                "--reference with --max-tokens: a reference has logits of whole samples, expected no --max-tokens");
   if (options.results.positions != Positions::kLast)
     throw Error(ExitCode::kUsage,
-                "--logits with --generate: a generation hands out tokens, expected --top-logprobs at most");
+                "--logits with --max-tokens: a generation writes tokens, expected --top-logprobs at most");
   for (const std::string& stop : options.generation.sampling.stop)
     if (stop.empty() || !is_utf8(stop))
       throw Error(ExitCode::kUsage, "--stop: no text in UTF-8, expected one of at least a character");
@@ -141,7 +143,8 @@ void check_embeddings(const Options& options) {
   if (results.hidden == Hidden::kNone && (results.positions != Positions::kLast || results.top_k > 0))
     throw Error(ExitCode::kUsage, "--logits or --top-logprobs" + lines + ": answers are embeddings, expected neither");
   if (!options.reference.empty())
-    throw Error(ExitCode::kUsage, "--answers" + lines + ": answers are logits or scores, expected no --answers");
+    throw Error(ExitCode::kUsage,
+                "--reference" + lines + ": a reference has logits or scores, expected no --reference");
   if (options.replicas > 1)
     throw Error(ExitCode::kUsage, "--replicas" + lines + ": their answers are lines, expected one pipeline");
 }

@@ -5,11 +5,13 @@
 #include <array>
 #include <iterator>
 #include <limits>
+#include <memory>
 #include <string_view>
 #include <tuple>
 
 #include "base/error.h"
 #include "base/options/choice.h"
+#include "base/options/help_formatter.h"
 #include "base/options/number_option.h"
 #include "base/options/option_words.h"
 #include "stage/job/named_files.h"
@@ -17,40 +19,30 @@
 
 namespace lfm2 {
 
-const char* transport_option(TransportChoice transport) {
-  switch (transport) {
-    case TransportChoice::kNccl:
-      return "nccl";
-    case TransportChoice::kPeer:
-      return "peer";
-    case TransportChoice::kMpi:
-      return "mpi";
-    case TransportChoice::kAuto:
-      break;
-  }
-  return "auto";
-}
+using namespace help_group;
 
 namespace {
 
-constexpr int64_t kMaxCount = int64_t{1} << 31;
-
 CLI::Option* add_weights(CLI::App& app, Options& options) {
+  begin_group(app, kInput);
   return app.add_option("--weights", options.weights, "Folder of shards made by weights-tools split")
       ->envname("LFM2_WEIGHTS")
       ->type_name("DIR");
 }
 
 void add_sample_sizes(CLI::App& app, Options& options) {
+  begin_group(app, kInput);
   add_number(app, "--samples", options.samples, "Number of random samples (1024), or only the first N of the input", 1,
              kMaxCount);
   add_setting(app, "--length", options.length, "Tokens in each random sample", 1, kMaxCount);
 }
 
 void add_text_options(CLI::App& app, Options& options) {
+  begin_group(app, kInput);
   app.add_option("--tokenizer", options.tokenizer,
                  "Folder of tokenizer.json and chat template, for shards that were split without them")
       ->type_name("DIR");
+  begin_group(app, kGeneration);
   app.add_option(
          "--generation-config", options.generation_config,
          "How prompts and messages are continued unless options or lines say otherwise: a file, or none; default "
@@ -59,30 +51,34 @@ void add_text_options(CLI::App& app, Options& options) {
 }
 
 CLI::Option* add_score(CLI::App& app, Options& options) {
+  begin_group(app, kOutput);
   return app.add_flag("--score", options.results.score,
                       "Log-probability of every token of a sample after the first, or of its target, instead of "
                       "logits; and perplexity");
 }
 
 void add_hidden(CLI::App& app, Options& options) {
+  begin_group(app, kOutput);
   auto* hidden =
       app.add_option("--hidden", options.results.hidden,
-                     "Hidden states behind the final norm instead of logits: of the last position, the mean "
+                     "Hidden states after the final norm instead of logits: of the last position, the mean "
                      "over all positions, or of all")
           ->transform(one_of<Hidden>({{"last", Hidden::kLast}, {"mean", Hidden::kMean}, {"all", Hidden::kAll}}))
           ->type_name("WHICH");
   add_number(app, "--after-layer", options.results.after_layer,
-             "With --hidden: the residual stream behind the first N layers, which alone are loaded then", 1, kMaxCount)
+             "With --hidden: the residual stream after the first N layers; only these are loaded", 1, kMaxCount)
       ->type_name("N")
       ->needs(hidden);
 }
 
 void add_seed(CLI::App& app, Options& options) {
+  begin_group(app, kGeneration);
   add_setting(app, "--seed", options.seed, "Seed of the random samples, and of drawing tokens", 0,
               std::numeric_limits<uint64_t>::max());
 }
 
 CLI::Option* add_output(CLI::App& app, Options& options) {
+  begin_group(app, kOutput);
   return app
       .add_option("--output", options.output,
                   "Results: .bin (last-position logits), .h5 or .jsonl; written by the last rank")
@@ -93,7 +89,7 @@ void add_sample_options(CLI::App& app, Options& options) {
   add_weights(app, options)->required();
   auto* input =
       app.add_option("--input", options.input,
-                     "Samples: .bin, .h5, .npy, .jsonl or .txt (a line a sample; perhaps with .gz or .zst), or - for "
+                     "Samples: .bin, .h5, .npy, .jsonl or .txt (a line a sample; also .gz and .zst of these), or - for "
                      "lines of JSON from standard input; without it random ones")
           ->type_name("FILE");
   app.add_option_function<std::string>(
@@ -101,16 +97,17 @@ void add_sample_options(CLI::App& app, Options& options) {
          [&options](const std::string& text) {
            std::tie(options.command, options.prompt) = std::pair(Command::kPrompt, text);
          },
-         "Continue this text on standard output, by 256 tokens unless --generate says otherwise")
+         "Continue this text on standard output, by --max-tokens tokens (default 256)")
       ->type_name("TEXT")
       ->excludes(input);
   add_text_options(app, options);
+  begin_group(app, kInput);
   app.add_flag("--strict", options.strict, "A bad batch line ends the job instead of being answered with an error");
   add_sample_sizes(app, options);
   add_seed(app, options);
   add_output(app, options);
   app.add_flag("--resume", options.resume,
-               "Go on with an --output that was interrupted: finished samples are kept and skipped");
+               "Continue an --output that was interrupted: finished samples are kept and skipped");
   app.add_option("--logits", options.results.positions,
                  "Positions whose logits are computed and written: last, all or none")
       ->transform(one_of<Positions>({{"last", Positions::kLast}, {"all", Positions::kAll}, {"none", Positions::kNone}}))
@@ -127,7 +124,7 @@ void add_sample_options(CLI::App& app, Options& options) {
       ->needs(score);
   add_hidden(app, options);
   app.add_option(
-         "--answers", options.reference,
+         spellings("--reference"), options.reference,
          "Reference logits (.bin or .h5), or with --score scores (.h5), to compare with: VALID or INVALID (exit "
          "code 1)")
       ->type_name("FILE");
@@ -153,8 +150,9 @@ void add_rule(CLI::App& app, SamplingOverrides& sampling, std::optional<T> Sampl
 void add_generation_options(CLI::App& app, Options& options) {
   GenerationOptions& generation = options.generation;
   SamplingOverrides& sampling = generation.sampling;
-  add_number(app, "--generate", sampling.max_new, "Continue each sample by up to N tokens instead of scoring it", 1,
-             kMaxCount)
+  begin_group(app, kGeneration);
+  add_number(app, spellings("--max-tokens"), sampling.max_new,
+             "Continue each sample by up to N tokens instead of scoring it", 1, kMaxCount)
       ->type_name("N");
   add_rule(app, sampling, &SamplingOverrides::temperature, "0: always the top-1 token; above: draw");
   add_rule(app, sampling, &SamplingOverrides::top_k, "Draw from the K most probable tokens only; 0: from all");
@@ -179,75 +177,11 @@ void add_generation_options(CLI::App& app, Options& options) {
     app.add_flag("--ignore-eos", generation.ignore_eos, "No token ends a text: all become equally long")
         ->excludes("--eos");
   if (options.command != Command::kChat)
-    add_setting(app, "--max-sequences", generation.max_sequences, "Sequences generated at a time; 0: chosen", 0,
-                kMaxCount);
-  add_setting(app, "--prefill-chunk", generation.prompt_tokens, "Tokens of prompts in one step; 0: chosen", 0,
-              kMaxCount);
-  add_setting(app, "--cache-page", generation.page_size, "Positions in one page of the key-value cache", 1, 1 << 20);
-}
-
-void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
-  const bool live = is_live(options.command);
-  app.add_option("--dtype", dtype, "Compute type: auto (the shards' own), fp32, bf16 or fp16")
-      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}))
-      ->type_name("TYPE")
-      ->capture_default_str();
-  app.add_flag_callback(
-         "--fp16", [&] { dtype = "fp16"; }, "Same as --dtype fp16")
-      ->excludes("--dtype");
-  app.add_option("--fp32", options.plain_fp32,
-                 "fp32 products on a GPU: auto (tensor cores, exact bf16 products) or simt (plain fp32)")
-      ->transform(one_of<bool>({{"auto", false}, {"simt", true}}))
-      ->type_name("WAY")
-      ->default_str("auto");
-  app.add_option("--device", options.device, "auto (CUDA where every rank finds a GPU), cuda or cpu")
-      ->transform(one_of<DeviceChoice>(
-          {{"auto", DeviceChoice::kAuto}, {"cuda", DeviceChoice::kCuda}, {"cpu", DeviceChoice::kCpu}}))
-      ->type_name("DEVICE")
-      ->default_str("auto");
-  std::vector<std::pair<std::string, TransportChoice>> transports;
-  for (const TransportChoice transport :
-       {TransportChoice::kAuto, TransportChoice::kNccl, TransportChoice::kPeer, TransportChoice::kMpi})
-    transports.emplace_back(transport_option(transport), transport);
-  app.add_option(
-         "--transport", options.transport,
-         "auto (NCCL where each rank has a GPU of its own), nccl, peer (copies between the GPUs of a host) or mpi")
-      ->transform(one_of(transports))
-      ->type_name("TRANSPORT")
-      ->default_str("auto");
-  if (!live) add_setting(app, "--micro-batch", options.micro_batch, "Samples per micro-batch; 0: chosen", 0, kMaxCount);
-  add_setting(
-      app, "--virtual-stages", options.virtual_stages,
-      "For scoring: pieces of layers of each rank; micro-batches go round the ranks V times, and the pipeline fills "
-      "and drains V times faster; 0: chosen",
-      0, kMaxCount)
-      ->type_name("V")
-      ->group(live ? "" : "Options");  // taken to be refused with its reason
-  add_numbers(app, "--layers", options.layer_counts,
-              "Layers of each stage, as in 7,6,6,5 or, cut between token mixer and feed-forward, 6.5,6,6,5.5; or of V "
-              "times as many virtual stages; default equal",
-              0.5, static_cast<double>(kMaxCount));
-  if (options.command != Command::kDoctor)  // which does not know the job
-    app.add_flag("--balance", options.balance, "Layers cut so that the stages of this job take equally long")
-        ->excludes("--layers");
-  if (!live)
-    add_setting(app, "--replicas", options.replicas,
-                "Pipelines side by side that share the samples; ranks = replicas x stages", 1, 65536)
-        ->type_name("R");
-  add_setting(app, "--threads", options.threads,
-              "Threads per rank on the CPU; 0: the processors, divided by the ranks that compute at a time", 0, 4096);
-  app.add_option("--simd", options.simd,
-                 "Instructions on the CPU: auto (the best there are), amx, avx512bf16, avx512, avx2 or portable; the "
-                 "same for all ranks gives the same bits on unequal processors (amx, and avx512bf16 in bf16, have bits "
-                 "of their own)")
-      ->check(CLI::IsMember({"auto", "amx", "avx512bf16", "avx512", "avx2", "portable"}))
-      ->type_name("NAME")
-      ->capture_default_str();
-  add_setting(
-      app, "--timeout", options.timeout_seconds,
-      "Seconds without progress of a rank that end the run (ten times as many while it reads, loads or writes); "
-      "0: never",
-      0.0, 1e9);
+    add_setting(app, spellings("--max-num-seqs"), generation.max_sequences, "Sequences generated at a time; 0: chosen",
+                0, kMaxCount);
+  add_setting(app, spellings("--max-batched-tokens"), generation.prompt_tokens,
+              "Tokens of prompts in one step; 0: chosen", 0, kMaxCount);
+  add_setting(app, spellings("--page-size"), generation.page_size, "Positions in one page of the KV cache", 1, 1 << 20);
 }
 
 // doctor takes the options that decide which rank computes what, and on which device.
@@ -260,15 +194,18 @@ void add_doctor_options(CLI::App& app, Options& options, std::string& dtype) {
       ->description("The job's results are scores of tokens, for which more rows of logits are held");
   add_hidden(app, options);
   add_output(app, options)->description("Where a job would write: its locks, room and limits are looked at");
+  add_layout_options(app, options);
   add_machine_options(app, options, dtype);
+  begin_group(app, kDiagnosis);
   app.add_flag("-v,--verbose", options.verbose, "Say where errors were thrown");
 }
 
 void add_report_options(CLI::App& app, Options& options) {
+  begin_group(app, kDiagnosis);
   auto* benchmark = app.add_flag("--benchmark", options.benchmark, "Repeat the job and report median and spread");
   add_setting(app, "--warmup", options.warmup, "Runs before those that count", 0, 1000000)->needs(benchmark);
   add_setting(app, "--repeat", options.repeat, "Runs that count", 1, 1000000)->needs(benchmark);
-  app.add_option("--report", options.report, "Everything the end table says, as JSON")->type_name("FILE.json");
+  app.add_option("--report", options.report, "Everything that the end table shows, as JSON")->type_name("FILE.json");
   app.add_option("--trace", options.trace, "A timeline of all ranks for Perfetto: what ran when, by micro-batch")
       ->type_name("FILE.json");
   app.add_option("--progress", options.progress, "Progress bar on stderr: auto (on a terminal), on or off")
@@ -284,6 +221,7 @@ void add_report_options(CLI::App& app, Options& options) {
 void add_job_options(CLI::App& app, Options& options, std::string& dtype) {
   add_sample_options(app, options);
   add_generation_options(app, options);
+  add_layout_options(app, options);
   add_machine_options(app, options, dtype);
   add_report_options(app, options);
 }
@@ -294,14 +232,18 @@ void add_live_options(CLI::App& app, Options& options, std::string& dtype) {
   options.generation.page_size = kLivePage;
   add_weights(app, options)->required();
   if (options.command == Command::kServe) {
+    begin_group(app, "Server");
     add_serve_options(app, options.serve);
+    begin_group(app, kDiagnosis);
     auto* quiet = app.add_flag("-q,--quiet", options.quiet, "No line for each request on standard output");
     app.get_option("--log-requests")->excludes(quiet);
   }
   add_text_options(app, options);
   add_seed(app, options);
   add_generation_options(app, options);
+  add_layout_options(app, options);
   add_machine_options(app, options, dtype);
+  begin_group(app, kDiagnosis);
   app.add_flag("-v,--verbose", options.verbose, "Say what each rank does, and where errors were thrown");
 }
 
@@ -319,15 +261,16 @@ constexpr std::array<CommandWords, 4> kCommands = {
       "lfm2_stage serve a server (--help of each).\n"
       "Exit codes: 0 done; 1 validation failed; 64 usage; 65 bad input or weights; 66 missing file; 69 no GPU, ranks "
       "or\nmemory; 70 bug or GPU fault; 73 output cannot be created; 74 I/O error; 75 stopped by USR1, USR2, TERM or "
-      "INT:\n--resume goes on; 76 a rank was lost or timed out.",
+      "INT:\n--resume continues; 76 a rank was lost or timed out.",
       add_job_options},
      {Command::kDoctor, "doctor",
-      "Looks at the machine that a run would use, and says what is wrong and what to do.\n"
+      "Looks at the machine that a run would use, and reports what is wrong and what to do.\n"
       "Example: mpirun -np 4 lfm2_stage doctor --weights shards/",
       "Exit codes: 0 nothing would stop a run; 64 usage; 69 something would; 76 a rank was lost or timed out.",
       add_doctor_options},
      {Command::kChat, "chat", "A conversation in the terminal.\nExample: launch/run.sh -n 4 chat --weights shards/",
-      "A line is a message. /clear begins anew, /exit or the end of the input ends. Ctrl-C ends the answer, and twice\n"
+      "A line is a message. /clear begins again, /exit or the end of the input ends. Ctrl-C ends the answer, and "
+      "twice\n"
       "the program: under mpirun by way of launch/run.sh, under srun with -X.",
       add_live_options},
      {Command::kServe, "serve",
@@ -337,11 +280,18 @@ constexpr std::array<CommandWords, 4> kCommands = {
 
 }  // namespace
 
+std::string spellings(const std::string& name) {
+  for (const RenamedOption& one : kRenamedOptions)
+    if (name == one.name) return name + ',' + one.old;
+  return name;
+}
+
 ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   ParsedCommandLine parsed;
   Options& options = parsed.options;
   std::string dtype = "auto";
   CLI::App program;
+  program.formatter(std::make_shared<HelpFormatter>());
   for (const CommandWords& one : kCommands) program.add_subcommand(one.name, one.about)->footer(one.footer);
   const auto known = std::find_if(kCommands.begin(), kCommands.end(), [&](const CommandWords& one) {
     return argc > 1 && std::string_view(argv[1]) == one.name;
@@ -349,7 +299,8 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   const bool named = known != kCommands.end();
   const CommandWords& command = named ? *known : kCommands.front();
   CLI::App& app = *program.get_subcommand(command.name);
-  app.set_version_flag("--version", kVersionText);
+  app.get_help_ptr()->group(kDiagnosis);
+  app.set_version_flag("--version", kVersionText)->group(kDiagnosis);
   options.command = command.command;
   command.add_options(app, options, dtype);  // of this command alone: others would take LFM2_WEIGHTS, too
   std::vector<std::string> words(std::make_reverse_iterator(argv + argc), std::make_reverse_iterator(argv + 1));

@@ -39,7 +39,7 @@ enum class Command : uint8_t {
 // Whether requests come while the job runs, and text comes and goes with them.
 constexpr bool is_live(Command command) { return command == Command::kChat || command == Command::kServe; }
 
-// --generate and the options that need it.
+// --max-tokens and the options that need it.
 struct GenerationOptions {
   SamplingOverrides sampling;  // without max_new the job scores, unless its input says otherwise
   bool ignore_eos = false;
@@ -86,7 +86,7 @@ struct Options {
   int64_t stride = 0;  // --score: tokens from one window of a text to the next; 0: no text is longer than the model
   GenerationOptions generation;
   std::optional<DType> dtype;  // nothing: the type of the shards
-  bool plain_fp32 = false;     // --fp32 simt
+  bool plain_fp32 = false;     // --fp32-math simt
   DeviceChoice device = DeviceChoice::kAuto;
   TransportChoice transport = TransportChoice::kAuto;
   int64_t micro_batch = 0;           // samples per micro-batch; 0: chosen
@@ -103,6 +103,18 @@ struct Options {
   ProgressMode progress = ProgressMode::kAuto;
   bool quiet = false, verbose = false;
 };
+
+// Options that have an older spelling, too. It still works, is not in --help, and stands in journals of --resume.
+struct RenamedOption {
+  const char *name, *old;
+};
+inline constexpr RenamedOption kRenamedOptions[] = {
+    {"--max-tokens", "--generate"},        {"--page-size", "--cache-page"}, {"--max-batched-tokens", "--prefill-chunk"},
+    {"--max-num-seqs", "--max-sequences"}, {"--reference", "--answers"},    {"--fp32-math", "--fp32"}};
+
+// For CLI11: an option's name and, as a hidden alias, its older spelling.
+std::string spellings(const std::string& name);
+inline constexpr int64_t kMaxCount = int64_t{1} << 31;  // the largest number that options of counts take
 
 // Rules between options (option_rules.cpp). They are looked at before MPI starts, but for check_kind and
 // check_embeddings, which depend on what the first line of the input asks for.
@@ -131,7 +143,9 @@ struct ParsedCommandLine {
   std::string text;  // help or version for stdout (exit code 0), or one line for stderr
 };
 
-void add_serve_options(CLI::App& app, ServeOptions& options);  // serve_options.cpp
+void add_serve_options(CLI::App& app, ServeOptions& options);                   // serve_options.cpp
+void add_layout_options(CLI::App& app, Options& options);                       // machine_options.cpp
+void add_machine_options(CLI::App& app, Options& options, std::string& dtype);  // machine_options.cpp
 ParsedCommandLine parse_command_line(int argc, const char* const* argv);
 
 }  // namespace lfm2

@@ -20,7 +20,7 @@ struct PromptSizes {
   int64_t sequences = 0;   // with each of the choices of a prompt
   int64_t new_tokens = 0;  // the most tokens that may follow all prompts together
   int64_t longest = 0;     // cached positions of the longest sequence
-  int64_t page_size = 0;   // positions of a page: as --cache-page says, but no more than the longest sequence has
+  int64_t page_size = 0;   // positions of a page: as --page-size says, but no more than the longest sequence has
   bool counts = false;     // whether any rule counts tokens
   int64_t edits = 0;       // the largest number of edits of a request
   int64_t pages = 0;       // pages of the longest sequences, one sequence for each slot

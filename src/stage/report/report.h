@@ -40,7 +40,7 @@ struct StageReport {
   uint64_t weight_bytes = 0, activation_bytes = 0, cache_bytes = 0, peak_host_bytes = 0;
   StageTimes times;                            // times of the last run
   std::string results_xxh3;                    // on last stages that emitted results
-  std::optional<Verdict> verdict;              // on last stages with --answers
+  std::optional<Verdict> verdict;              // on last stages with --reference
   std::optional<GenerationReport> generation;  // on first stages
   std::optional<ScoreSums> scores = {};        // on last stages with --score
   NotFinite not_finite = {};                   // on last stages

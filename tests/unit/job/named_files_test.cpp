@@ -50,7 +50,7 @@ class NamedFilesTest : public testing::Test {
 };
 
 TEST_F(NamedFilesTest, OneFileForTwoOptionsIsRefused) {
-  const std::vector<std::string> options{"--input", "--answers", "--output", "--report", "--trace"};
+  const std::vector<std::string> options{"--input", "--reference", "--output", "--report", "--trace"};
   for (size_t i = 0; i < options.size(); ++i)
     for (size_t j = std::max<size_t>(i + 1, 2); j < options.size(); ++j)
       expect_clash(options[i], "a.jsonl", options[j], "a.jsonl");
@@ -69,7 +69,7 @@ TEST_F(NamedFilesTest, WhateverItIsCalled) {
 TEST_F(NamedFilesTest, WhatTheRunMakesItselfIsRefused) {
   for (const std::string made : {"o.bin.partial", "o.bin.new", "o.bin.journal", "o.bin.journal.1", "o.bin.journal.new",
                                  "o.bin.journal.12.new", "o.bin.stall.txt", "o.bin.stall.txt.node1"})
-    for (const char* option : {"--input", "--answers", "--report", "--trace"}) {
+    for (const char* option : {"--input", "--reference", "--report", "--trace"}) {
       const ParsedCommandLine parsed = parse({"--output", "o.bin", option, "here/" + made});
       EXPECT_EQ(parsed.exit_code, 64);
       EXPECT_EQ(parsed.text.find("lfm2_stage: " + std::string(option) + " here/" + made + ": the run makes o.bin."), 0u)
@@ -104,7 +104,7 @@ TEST_F(NamedFilesTest, TextFilesAreNotWritten) {
 TEST_F(NamedFilesTest, OtherNamesAreFine) {
   const std::vector<std::vector<std::string>> fine{
       {"--input", "a.jsonl", "--output", "other/a.jsonl", "--report", "r.json", "--trace", "t.json"},
-      {"--input", "a.jsonl", "--answers", "a.jsonl"},  // one .h5 may hold both
+      {"--input", "a.jsonl", "--reference", "a.jsonl"},  // one .h5 may hold both
       {"--input", "o.bin.new.jsonl", "--output", "o.bin"},
       {"--input", "o.bin.journals", "--output", "o.bin"},
       {"--output", "o.bin", "--report", "o.bin.json", "--trace", "lfm2_stage.stall.txt"},

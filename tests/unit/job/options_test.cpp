@@ -45,7 +45,7 @@ TEST(OptionsTest, ValuesThatAShellLeftOut) {
     EXPECT_EQ(parsed.exit_code, parsed.run ? 0 : 64);
     return parsed.run ? "taken" : parsed.text;
   };
-  for (const char* option : {"--input", "--output", "--answers", "--report", "--trace", "--generation-config"}) {
+  for (const char* option : {"--input", "--output", "--reference", "--report", "--trace", "--generation-config"}) {
     EXPECT_EQ(refusal({option, ""}),
               fmt::format("lfm2_stage: {}: \"\", expected the name of a file (see --help)\n", option));
     EXPECT_NE(refusal({fmt::format("{}=", option).c_str()}), "taken") << option;
@@ -64,21 +64,21 @@ TEST(OptionsTest, ValuesThatAShellLeftOut) {
 }
 
 TEST(OptionsTest, NumbersTooSmallForTheirTypeAreZero) {
-  const ParsedCommandLine parsed = parse_words({"--weights", "s", "--generate", "2", "--temperature", "1e-300"});
+  const ParsedCommandLine parsed = parse_words({"--weights", "s", "--max-tokens", "2", "--temperature", "1e-300"});
   ASSERT_TRUE(parsed.run) << parsed.text;
   EXPECT_EQ(parsed.options.generation.sampling.temperature, 0.0f);
-  EXPECT_TRUE(parse_words({"--weights", "s", "--generate", "2", "--temperature", "1E-300"}).run);
+  EXPECT_TRUE(parse_words({"--weights", "s", "--max-tokens", "2", "--temperature", "1E-300"}).run);
   const std::string tiny = "0." + std::string(400, '0') + "1";
-  EXPECT_TRUE(parse_words({"--weights", "s", "--generate", "2", "--temperature", tiny.c_str()}).run);
-  EXPECT_FALSE(parse_words({"--weights", "s", "--generate", "2", "--temperature", "1e300"}).run);
+  EXPECT_TRUE(parse_words({"--weights", "s", "--max-tokens", "2", "--temperature", tiny.c_str()}).run);
+  EXPECT_FALSE(parse_words({"--weights", "s", "--max-tokens", "2", "--temperature", "1e300"}).run);
 }
 
 TEST(OptionsTest, EverythingAtOnce) {
   const ParsedCommandLine parsed = parse_words(
-      {"--weights", "s",           "--input",   "i.bin",         "--samples",   "7",        "--output", "o.h5",
-       "--logits",  "all",         "--answers", "a.h5",          "--tolerance", "0.5",      "--fp16",   "--device",
-       "cpu",       "--transport", "mpi",       "--micro-batch", "3",           "--layers", "7,6,6,5",  "--threads",
-       "2",         "--timeout",   "9",         "--benchmark",   "--warmup",    "0",        "--repeat", "3",
+      {"--weights", "s",           "--input",     "i.bin",         "--samples",   "7",        "--output", "o.h5",
+       "--logits",  "all",         "--reference", "a.h5",          "--tolerance", "0.5",      "--fp16",   "--device",
+       "cpu",       "--transport", "mpi",         "--micro-batch", "3",           "--layers", "7,6,6,5",  "--threads",
+       "2",         "--timeout",   "9",           "--benchmark",   "--warmup",    "0",        "--repeat", "3",
        "--report",  "r.json",      "-q"});
   ASSERT_TRUE(parsed.run) << parsed.text;
   const Options& options = parsed.options;
@@ -139,25 +139,25 @@ TEST(OptionsTest, MistakesAreOneLineAndCode64) {
       {"--weights", "s", "--output", "o.h5", "--logits", "none"},
       {"--weights", "s", "--logits", "none", "--top-logprobs", "3"},
       {"--weights", "s", "--top-logprobs", "0"},
-      {"--weights", "s", "--answers", "a.bin", "--top-logprobs", "3"},
+      {"--weights", "s", "--reference", "a.bin", "--top-logprobs", "3"},
       {"--weights", "s", "--device", "cpu", "--transport", "nccl"},
       {"--weights", "s", "--device", "cpu", "--transport", "peer"},
       {"--weights", "s", "--score", "--logits", "last"},
       {"--weights", "s", "--score", "--top-logprobs", "2"},
-      {"--weights", "s", "--score", "--generate", "2"},
+      {"--weights", "s", "--score", "--max-tokens", "2"},
       {"--weights", "s", "--score", "--prompt", "a"},
       {"--weights", "s", "--score", "--output", "o.bin"},
-      {"--weights", "s", "--score", "--answers", "a.bin"},
+      {"--weights", "s", "--score", "--reference", "a.bin"},
       {"--weights", "s", "--score", "--stride", "0"},
       {"--weights", "s", "--stride", "8"},
       {"--weights", "s", "--hidden", "first"},
       {"--weights", "s", "--hidden", "last", "--score"},
       {"--weights", "s", "--hidden", "last", "--logits", "last"},
       {"--weights", "s", "--hidden", "last", "--top-logprobs", "2"},
-      {"--weights", "s", "--hidden", "last", "--generate", "2"},
+      {"--weights", "s", "--hidden", "last", "--max-tokens", "2"},
       {"--weights", "s", "--hidden", "last", "--prompt", "a"},
       {"--weights", "s", "--hidden", "last", "--temperature", "1"},
-      {"--weights", "s", "--hidden", "last", "--answers", "a.h5"},
+      {"--weights", "s", "--hidden", "last", "--reference", "a.h5"},
       {"--weights", "s", "--hidden", "last", "--output", "o.bin"},
       {"--weights", "s", "--hidden", "last", "--replicas", "2", "--output", "o.jsonl"},
       {"--weights", "s", "--hidden", "last", "--after-layer", "0"},
@@ -178,18 +178,17 @@ std::vector<std::string> options_with_values() {
   std::vector<std::string> names;
   std::istringstream help(parse_words({"--help"}).text);
   for (std::string line; std::getline(help, line);) {
-    const size_t name = line.find("--"), end = line.find(' ', name);
-    if (name != 2 || end == std::string::npos || line[end + 1] < 'A' || line[end + 1] > 'Z') continue;
-    if (line.compare(end + 1, 6, "Needs:") != 0 && line.compare(end + 1, 9, "Excludes:") != 0)
-      names.push_back(line.substr(name, end - name));
+    const size_t end = line.find(' ', 2);
+    if (!line.starts_with("  --") || end == std::string::npos || line[end + 1] < 'A' || line[end + 1] > 'Z') continue;
+    names.push_back(line.substr(2, end - 2));
   }
   return names;
 }
 
 ParsedCommandLine parse_value(const std::string& option, const std::string& value) {
   std::vector<const char*> arguments{"--weights", "s", option.c_str(), value.c_str(), "--benchmark"};
-  if (option != "--generate" && option != "--answers" && option != "--logits" && option != "--virtual-stages")
-    arguments.insert(arguments.end(), {"--generate", "1"});
+  if (option != "--max-tokens" && option != "--reference" && option != "--logits" && option != "--virtual-stages")
+    arguments.insert(arguments.end(), {"--max-tokens", "1"});
   return parse_words(arguments);
 }
 
@@ -226,11 +225,11 @@ TEST(OptionsTest, NumbersAreDecimalAndInRange) {
 
 TEST(OptionsTest, StopTexts) {
   using Texts = std::vector<std::string>;
-  EXPECT_EQ(parse_words({"--weights", "s", "--generate", "1", "--stop", "[a,b]", "--stop", "é"})
+  EXPECT_EQ(parse_words({"--weights", "s", "--max-tokens", "1", "--stop", "[a,b]", "--stop", "é"})
                 .options.generation.sampling.stop,
             (Texts{"[a,b]", "é"}));
   for (const char* text : {"", "\xff", "a\xc3"})
-    EXPECT_EQ(parse_words({"--weights", "s", "--generate", "1", "--stop", text}).text,
+    EXPECT_EQ(parse_words({"--weights", "s", "--max-tokens", "1", "--stop", text}).text,
               "lfm2_stage: --stop: no text in UTF-8, expected one of at least a character\n");
   EXPECT_EQ(parse_words({"--weights", "s", "--stop", "a"}).exit_code, 64);  // of a job that scores
 }
@@ -270,7 +269,7 @@ TEST(OptionsTest, VirtualStagesAreForScoring) {
       "job "
       "that scores\n";
   using Words = std::vector<const char*>;
-  for (const Words& job : {Words{"--weights", "s", "--generate", "4"},
+  for (const Words& job : {Words{"--weights", "s", "--max-tokens", "4"},
                            {"--weights", "s", "--prompt", "a"},
                            {"chat", "--weights", "s"},
                            {"serve", "--weights", "s"}}) {
@@ -288,7 +287,7 @@ TEST(OptionsTest, VirtualStagesAreForScoring) {
 
 TEST(OptionsTest, NumbersMeanWhatTheySay) {
   const ParsedCommandLine parsed = parse_words({"--weights", "s", "--samples", "010", "--length", "0032", "--seed",
-                                                "18446744073709551615", "--layers", "010,07,08", "--generate", "0100",
+                                                "18446744073709551615", "--layers", "010,07,08", "--max-tokens", "0100",
                                                 "--eos", "011", "12,-0", "--timeout", "1e-2", "--top-p", ".5"});
   ASSERT_TRUE(parsed.run) << parsed.text;
   EXPECT_EQ(parsed.options.samples, 10);
@@ -311,9 +310,18 @@ TEST(OptionsTest, HelpAndVersionGoToStdout) {
   EXPECT_FALSE(help.run);
   EXPECT_NE(help.text.find("--top-logprobs"), std::string::npos);
   const auto says = [&](const char* text) { return help.text.find(text) != std::string::npos; };
-  EXPECT_TRUE(says("WHICH:{last,all,none}=last") || says("WHICH:{last,all,none} [last]"))  // CLI11 to 2.3, from 2.4
-      << help.text;
+  EXPECT_TRUE(says("  --logits last|all|none\n") && says("(default last)")) << help.text;
+  EXPECT_TRUE(says("\nInput:\n  --weights DIR") && says("none (default last)")) << help.text;
+  EXPECT_FALSE(says(" in [") || says("2147483648")) << "ranges are for messages";
+  size_t at = 0;  // of each group, in this order
+  for (const char* group : {"Input", "Output", "Generation", "Layout", "Machine", "Diagnosis"}) {
+    const size_t begin = help.text.find(fmt::format("\n{}:\n", group));
+    EXPECT_TRUE(begin != std::string::npos && begin > at) << group << help.text;
+    at = begin;
+  }
   for (const char each : help.text) EXPECT_TRUE(each == '\n' || (each >= ' ' && each <= '~'));
+  std::istringstream lines(help.text);
+  for (std::string line; std::getline(lines, line);) EXPECT_TRUE(line.size() <= 100 || !line.starts_with(' ')) << line;
   EXPECT_EQ(version.text.find("lfm2_stage "), 0u);
 }
 
