@@ -34,12 +34,29 @@ install_packages() {
     { echo "apt-get could not install: ${missing[*]}" >&2; return 69; }
 }
 
+# show_progress: reads the output of a build, and prints its counter every half minute.
+show_progress() {
+  local line counter='' begin=$SECONDS last=$SECONDS
+  while :; do
+    if IFS= read -r -t 5 line; then
+      if [[ $line =~ ^\[([0-9]+)/([0-9]+)\] ]]; then counter="${BASH_REMATCH[1]} of ${BASH_REMATCH[2]} steps "; fi
+    elif (($? <= 128)); then  # the end, no time-out
+      return 0
+    fi
+    if ((SECONDS - last >= 30)); then
+      last=$SECONDS
+      echo "  ${counter}after $((last - begin)) s"
+    fi
+  done
+}
+
 # build PRESET [CMAKE_OPTION...]: configures where needed, and builds all targets of the preset into build/PRESET, or
 # those in LFM2_TARGETS. Several sources are compiled as one (CMake's unity build), in half of the time; cmake --preset by
-# hand compiles each by itself. Prints output only where something fails. Uses ccache where it is installed, so that
-# files that any earlier build compiled in the same way are not compiled again.
+# hand compiles each by itself. Shows the build's own counter on a terminal and a line every half minute elsewhere, and
+# further output only where something fails. Uses ccache where it is installed, so that files that any earlier build
+# compiled in the same way are not compiled again.
 build() {
-  local preset=$1 log language
+  local preset=$1 log language status=0
   shift
   if command -v ccache >/dev/null; then
     # Paths relative to this, so that another clone finds the same objects, but for tests, which use a precompiled header.
@@ -53,11 +70,17 @@ build() {
   fi
   log=$(mktemp)
   echo "Building build/$preset"
-  # shellcheck disable=SC2086  # a list of targets
-  if ! { cmake --preset "$preset" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 "$@" && cmake --build --preset "$preset" ${LFM2_TARGETS:+--target $LFM2_TARGETS}; } >"$log" 2>&1; then
+  # shellcheck disable=SC2206  # a list of targets
+  local make=(cmake --build --preset "$preset" ${LFM2_TARGETS:+--target $LFM2_TARGETS})
+  if ! cmake --preset "$preset" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 "$@" >"$log" 2>&1; then
+    status=1
     cat "$log" >&2
-    rm -f "$log"
-    return 1
+  elif [ -t 1 ]; then
+    "${make[@]}" || status=1
+  elif ! (set -o pipefail; "${make[@]}" 2>&1 | tee "$log" | show_progress); then
+    status=1
+    cat "$log" >&2
   fi
   rm -f "$log"
+  return "$status"
 }
