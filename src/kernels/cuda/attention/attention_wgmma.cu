@@ -190,7 +190,7 @@ template <class T>
 __device__ __forceinline__ void attend_tiles(const AttentionArgs& args, Block block) {
   while (true) {
     block.queries.wait_full();
-    const QueryTile place = QueryTile::load(block.place());
+    const TileCoord place = TileCoord::load(block.place());
     if (place.positions == 0) return;
     const QueryTile tile{place.first_token, place.first_position, place.positions, kGroup, place.kv_head, 0};
     attend<T>(args, tile, block);

@@ -28,10 +28,10 @@ static_assert(kQueryBytes % 1024 == 0 && kTileBytes % 1024 == 0, "swizzled rows 
 static_assert(kBuffers >= 2, "a stage is loaded while another one is multiplied");
 
 // What the multiplying warps must know of a tile of queries. No positions: there are no more tiles.
-struct QueryTile {
+struct TileCoord {
   int first_token, first_position, positions, kv_head;
 
-  __device__ static QueryTile load(uint32_t address) {
+  __device__ static TileCoord load(uint32_t address) {
     const uint4 bits = load_shared_by(0, address);
     return {static_cast<int>(bits.x), static_cast<int>(bits.y), static_cast<int>(bits.z), static_cast<int>(bits.w)};
   }

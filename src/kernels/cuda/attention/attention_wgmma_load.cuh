@@ -86,7 +86,7 @@ __device__ void load_tiles(const AttentionArgs& args, const CUtensorMap* query_m
     for_each_tile<paged>(args, window, kv_head, [&](const QueryTile& tile) {
       block.queries.wait_free();
       if (elected) {
-        QueryTile{static_cast<int>(tile.first_token), tile.first_position, tile.positions, kv_head}.store(
+        TileCoord{static_cast<int>(tile.first_token), tile.first_position, tile.positions, kv_head}.store(
             block.place());
         barrier_expect(block.queries.full(), kQueryBytes);
         load_box(block.queries.buffer(), query_map, block.queries.full(), 0, kv_head * kGroup,
@@ -105,7 +105,7 @@ __device__ void load_tiles(const AttentionArgs& args, const CUtensorMap* query_m
   }
   block.queries.wait_free();
   if (threadIdx.x % 32 == 0) {
-    QueryTile{0, 0, 0, 0}.store(block.place());
+    TileCoord{0, 0, 0, 0}.store(block.place());
     barrier_arrive(block.queries.full());
   }
 }
