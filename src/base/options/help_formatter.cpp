@@ -79,12 +79,11 @@ std::string HelpFormatter::make_description(const CLI::App* app) const { return 
 
 std::string HelpFormatter::make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const {
   std::string text = make_description(app) + make_usage(app, name) + make_positionals(app);
-  std::vector<std::string> groups = app->get_groups();
-  std::ranges::stable_partition(groups, [&](const auto& group) { return group != app->get_help_ptr()->get_group(); });
-  for (const std::string& group : groups) {
+  using namespace help_group;
+  for (const char* group : {kInput, kServer, kOutput, kGeneration, kLayout, kMachine, kDiagnosis}) {
     const auto options = app->get_options(
         [&](const CLI::Option* option) { return option->get_group() == group && option->nonpositional(); });
-    if (!group.empty() && !options.empty()) text += make_group(group, false, options);
+    if (!options.empty()) text += make_group(group, false, options);
   }
   return text + make_subcommands(app, mode) + '\n' + make_footer(app);
 }

@@ -17,10 +17,10 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_subcommand(const CLI::App* command) const override;
 };
 
-// The groups of --help, in their order. That of --help itself comes last: CLI11 adds it first.
+// The groups of --help, which prints them in this order.
 namespace help_group {
-inline constexpr const char *kInput = "Input", *kOutput = "Output", *kGeneration = "Generation", *kLayout = "Layout",
-                            *kMachine = "Machine", *kDiagnosis = "Diagnosis";
+inline constexpr const char *kInput = "Input", *kServer = "Server", *kOutput = "Output", *kGeneration = "Generation",
+                            *kLayout = "Layout", *kMachine = "Machine", *kDiagnosis = "Diagnosis";
 }  // namespace help_group
 
 // The options that are added from here on stand in this group of --help; "": in none.

@@ -73,8 +73,9 @@ void add_hidden(CLI::App& app, Options& options) {
 
 void add_seed(CLI::App& app, Options& options) {
   begin_group(app, kGeneration);
-  add_setting(app, "--seed", options.seed, "Seed of the random samples, and of drawing tokens", 0,
-              std::numeric_limits<uint64_t>::max());
+  add_setting(app, "--seed", options.seed,
+              is_live(options.command) ? "Seed of drawing tokens" : "Seed of the random samples, and of drawing tokens",
+              0, std::numeric_limits<uint64_t>::max());
 }
 
 CLI::Option* add_output(CLI::App& app, Options& options) {
@@ -97,7 +98,7 @@ void add_sample_options(CLI::App& app, Options& options) {
          [&options](const std::string& text) {
            std::tie(options.command, options.prompt) = std::pair(Command::kPrompt, text);
          },
-         "Continue this text on standard output, by --max-tokens tokens (default 256)")
+         "Continue this text on standard output; 256 tokens unless --max-tokens says otherwise")
       ->type_name("TEXT")
       ->excludes(input);
   add_text_options(app, options);
@@ -152,14 +153,16 @@ void add_generation_options(CLI::App& app, Options& options) {
   SamplingOverrides& sampling = generation.sampling;
   begin_group(app, kGeneration);
   add_number(app, spellings("--max-tokens"), sampling.max_new,
-             "Continue each sample by up to N tokens instead of scoring it", 1, kMaxCount)
+             is_live(options.command) ? "Tokens of an answer at most, unless its request says otherwise"
+                                      : "Continue each sample by up to N tokens instead of scoring it",
+             1, kMaxCount)
       ->type_name("N");
   add_rule(app, sampling, &SamplingOverrides::temperature, "0: always the top-1 token; above: draw");
-  add_rule(app, sampling, &SamplingOverrides::top_k, "Draw from the K most probable tokens only; 0: from all");
+  add_rule(app, sampling, &SamplingOverrides::top_k, "Draw from the N most probable tokens only; 0: from all");
   add_rule(app, sampling, &SamplingOverrides::top_p,
-           "Draw from the most probable tokens that together have probability P");
+           "Draw from the most probable tokens that together have probability X");
   add_rule(app, sampling, &SamplingOverrides::min_p,
-           "Draw from the tokens that are at least P times as likely as the top-1 token");
+           "Draw from the tokens that are at least X times as likely as the top-1 token");
   add_rule(app, sampling, &SamplingOverrides::repetition_penalty,
            "Divide the logits of tokens that stood before by X, and multiply negative ones; 1: none");
   add_rule(app, sampling, &SamplingOverrides::presence_penalty,
@@ -232,7 +235,7 @@ void add_live_options(CLI::App& app, Options& options, std::string& dtype) {
   options.generation.page_size = kLivePage;
   add_weights(app, options)->required();
   if (options.command == Command::kServe) {
-    begin_group(app, "Server");
+    begin_group(app, kServer);
     add_serve_options(app, options.serve);
     begin_group(app, kDiagnosis);
     auto* quiet = app.add_flag("-q,--quiet", options.quiet, "No line for each request on standard output");

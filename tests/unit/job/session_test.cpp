@@ -123,7 +123,7 @@ GenerationPlan plan_of(int64_t stages, int64_t slots, int64_t pages) {
           .limits = {.steps_in_flight = stages,
                      .max_sequences = (slots + stages - 1) / stages,
                      .prompt_tokens = 16,
-                     .caches = {.slots = slots, .pages = pages, .page = 4}}};
+                     .caches = {.slots = slots, .pages = pages, .page_size = 4}}};
 }
 
 Completion completed_alone(const Request& request) {
