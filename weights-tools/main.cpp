@@ -66,7 +66,8 @@ CLI::App* add_command(CLI::App& app, const std::string& name, const std::string&
 
 void add_stages(CLI::App& command, std::optional<int64_t>& stages, std::vector<int64_t>& layers) {
   begin_group(command, kLayout);
-  auto* by_count = add_number(command, "--stages", stages, "Number of stages, as equal as can be (default 4)", 1, kMax);
+  auto* by_count = add_number(command, "--stages", stages, "Number of stages, as equal as can be", 1, kMax);
+  by_count->default_str("4");
   add_numbers(command, "--layers", layers, "Layers of each stage, e.g. 7,6,6,5", 1, kMax)
       ->expected(1)  // so that a further word is the model
       ->excludes(by_count);
