@@ -36,6 +36,7 @@ constexpr const char* kDescription =
 struct Program {
   SplitOptions split;
   SynthOptions synth;
+  QuantizeOptions quantize;
   MergeOptions merge;
   VerifyOptions verify;
   InspectOptions inspect;
@@ -82,6 +83,21 @@ void add_dtype(CLI::App& command, std::string& dtype, const std::string& about) 
   command.add_option("--dtype", dtype, about)->capture_default_str()->type_name("TYPE");
 }
 
+// What becomes fp8, and how.
+void add_fp8(CLI::App& command, std::string& scheme, std::string& modules) {
+  command.add_option("--scheme", scheme, "Scales of fp8: by channel (row), or by block of 128 x 128")
+      ->check(CLI::IsMember({"channel", "block"}))
+      ->capture_default_str()
+      ->type_name("SCHEME");
+  command
+      .add_option("--modules", modules,
+                  "What becomes fp8: experts (and dense feed-forwards), or all (attention and convolution projections, "
+                  "too)")
+      ->check(CLI::IsMember({"experts", "all"}))
+      ->capture_default_str()
+      ->type_name("MODULES");
+}
+
 void add_split(CLI::App& app, Program& program) {
   CLI::App* command = add_command(app, "split", "Cut a model into one HDF5 shard for each stage");
   SplitOptions& options = program.split;
@@ -105,11 +121,29 @@ void add_synth(CLI::App& app, Program& program) {
   add_number(*command, "--seed", options.seed, "Seed of the random weights", 0, std::numeric_limits<uint64_t>::max())
       ->capture_default_str();
   begin_group(*command, kOutput);
-  add_dtype(*command, options.dtype, "Type of the weights: fp32, bf16 or fp16");
+  add_dtype(*command, options.dtype, "Type of the weights: fp32, bf16, fp16 or fp8");
+  add_fp8(*command, options.scheme, options.modules);
   command->add_option("--out", options.out, "A .bin or .safetensors file, or a folder")->required()->type_name("FILE");
   command->add_flag("--force", options.force, "Replace a model that is there");
   add_console(*command, program.console);
   command->callback([&program] { program.run = [&program] { run_synth(program.synth, program.console); }; });
+}
+
+void add_quantize(CLI::App& app, Program& program) {
+  CLI::App* command = add_command(app, "quantize", "Make the weights of projections fp8, and show the error by weight");
+  QuantizeOptions& options = program.quantize;
+  command->add_option("MODEL", options.model, "The model")->required();
+  add_config(*command, options.config);
+  begin_group(*command, kOutput);
+  command->add_option("--to", options.to, "Type of the weights: fp8")
+      ->required()
+      ->check(CLI::IsMember({"fp8"}))
+      ->type_name("TYPE");
+  add_fp8(*command, options.scheme, options.modules);
+  command->add_option("--out", options.out, "A .safetensors file, or a folder")->required()->type_name("FILE");
+  command->add_flag("--force", options.force, "Replace a model that is there");
+  add_console(*command, program.console);
+  command->callback([&program] { program.run = [&program] { run_quantize(program.quantize, program.console); }; });
 }
 
 void add_merge(CLI::App& app, Program& program) {
@@ -202,6 +236,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   add_split(app, program);
   add_synth(app, program);
+  add_quantize(app, program);
   add_merge(app, program);
   add_verify(app, program);
   add_inspect(app, program);

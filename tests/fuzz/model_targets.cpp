@@ -70,6 +70,20 @@ void safetensors(Bytes bytes) {
   expect_only_errors([&] { read_everything(*open_model(path)); });
 }
 
+// The same model with fp8, so that weights, scales and their names are matched.
+void fp8_safetensors(Bytes bytes) {
+  static const Folder folder;
+  [[maybe_unused]] static const fs::path config = [] {
+    std::string text(kConfig.substr(0, kConfig.rfind('}')));
+    text.replace(text.find("\"moe_intermediate_size\": 8"), 26, "\"moe_intermediate_size\": 128");
+    text += R"(, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128],
+               "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]}})";
+    return folder.write("config.json", bytes_of(text));
+  }();
+  const fs::path path = folder.write("one.safetensors", bytes);
+  expect_only_errors([&] { read_everything(*open_model(path)); });
+}
+
 void index_json(Bytes bytes) {
   static const Folder folder;
   [[maybe_unused]] static const fs::path part = [] {

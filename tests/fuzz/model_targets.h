@@ -8,6 +8,7 @@ namespace lfm2::fuzz {
 
 void model_bin(std::span<const std::byte> bytes);
 void safetensors(std::span<const std::byte> bytes);
+void fp8_safetensors(std::span<const std::byte> bytes);
 void index_json(std::span<const std::byte> bytes);
 void config_json(std::span<const std::byte> bytes);
 void shards(std::span<const std::byte> bytes);

@@ -17,6 +17,7 @@ namespace {
 constexpr std::array kTargets = {
     Target{"model_bin", model_bin},
     Target{"safetensors", safetensors},
+    Target{"fp8_safetensors", fp8_safetensors},
     Target{"index_json", index_json},
     Target{"config_json", config_json},
     Target{"inputs_bin", inputs_bin},

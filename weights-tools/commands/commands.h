@@ -19,8 +19,14 @@ struct SplitOptions {
 };
 
 struct SynthOptions {
-  std::string config, out, dtype = "bf16";
+  std::string config, out, dtype = "bf16", scheme = "channel", modules = "experts";  // the last two: of fp8
   uint64_t seed = 0;
+  bool force = false;
+};
+
+struct QuantizeOptions {
+  std::string model, out, to, scheme = "channel", modules = "experts";
+  std::optional<std::string> config;
   bool force = false;
 };
 
@@ -65,6 +71,7 @@ struct Console {
 
 void run_split(const SplitOptions& options, const Console& console);
 void run_synth(const SynthOptions& options, const Console& console);
+void run_quantize(const QuantizeOptions& options, const Console& console);
 void run_merge(const MergeOptions& options, const Console& console);
 void run_verify(const VerifyOptions& options, const Console& console);
 void run_inspect(const InspectOptions& options);

@@ -7,6 +7,7 @@
 #include "base/bytes_text.h"
 #include "base/error.h"
 #include "base/json/json.h"
+#include "stage/shards/fp8_tensors.h"
 #include "stage/shards/shard_reader.h"
 #include "weights-tools/commands/commands.h"
 #include "weights-tools/model/model_source.h"
@@ -22,7 +23,7 @@ struct LayerSummary {
 
   void add(const SourceTensor& tensor) {
     ++tensors;
-    parameters += numel(tensor.spec.dims);
+    if (!is_scale(tensor.spec)) parameters += numel(tensor.spec.dims);
     bytes += tensor.bytes;
     dtype_bytes[name(tensor.dtype)] += tensor.bytes;
   }
@@ -68,6 +69,9 @@ void print_config(const ModelConfig& c) {
   if (c.moe)
     fmt::print("moe        {} layers, {} experts, {} for each token, ffn {}\n", c.layers - c.dense_layers, c.experts,
                c.top_k, c.moe_ffn);
+  if (c.quantization.scheme != Quantization::Scheme::kNone)
+    fmt::print("fp8        scales by {}, in the form of {}\n", name(c.quantization.scheme),
+               name(c.quantization.method));
 }
 
 void print_stages(const ShardSet& shards) {
@@ -110,6 +114,9 @@ OrderedJson describe(const ModelSource& model, const std::string& path, const Sh
                       {"parameters", sum.parameters},
                       {"bytes", sum.bytes},
                       {"config", parse_ordered_json(model.config_text(), path)}};
+  if (const Quantization& fp8 = model.config().quantization; fp8.scheme != Quantization::Scheme::kNone)
+    json["quantization"] = {
+        {"scheme", name(fp8.scheme)}, {"quant_method", name(fp8.method)}, {"left_out", model.left_out()}};
   if (shards != nullptr) {
     json["split_id"] = shards->split_id();
     json["text_files"] = shards->text_files();

@@ -6,8 +6,10 @@
 #include "base/bytes_text.h"
 #include "base/error.h"
 #include "base/json/json.h"
+#include "stage/shards/fp8_tensors.h"
 #include "weights-tools/commands/commands.h"
 #include "weights-tools/commands/stages.h"
+#include "weights-tools/model/dequantized_source.h"
 #include "weights-tools/model/synth.h"
 
 namespace lfm2 {
@@ -26,9 +28,13 @@ std::unique_ptr<ModelSource> open_for_plan(const PlanOptions& options) {
   return std::make_unique<SynthSource>(named_config_text(options.model), options.model, 0, DType::kBf16);
 }
 
-// The type that activations have: the one asked for, else that of `lfm2_stage --dtype auto`.
+// The type that activations have: the one asked for, else that of `lfm2_stage --dtype auto`. Beside fp8 weights it is
+// that of the others.
 DType act_dtype(const ModelSource& model, std::optional<DType> wanted) {
-  return wanted ? *wanted : dtype_of_most_bytes(model.tensors());
+  if (wanted) return *wanted;
+  std::vector<SourceTensor> tensors = model.tensors();
+  std::erase_if(tensors, [](const SourceTensor& t) { return t.dtype == DType::kF8 || is_scale(t.spec); });
+  return dtype_of_most_bytes(tensors);
 }
 
 struct Plan {
@@ -88,7 +94,8 @@ void run_plan(const PlanOptions& options) {
   plan.input.length = options.length;
   plan.input.samples =
       options.micro_batch > 0 ? options.micro_batch : std::max<int64_t>(kUsualTokens / options.length, 1);
-  const auto model = open_for_plan(options);
+  auto model = open_for_plan(options);
+  if (plan.input.dtype && holds_fp8(*model)) model = dequantize(std::move(model), *plan.input.dtype);
   plan.input.act = act_dtype(*model, plan.input.dtype);
   plan.stages = stage_needs(*model, choose_stages(model->config().layers, options.stages, options.layers), plan.input);
   if (options.json)

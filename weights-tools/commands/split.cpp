@@ -1,4 +1,4 @@
-// The commands split, synth and merge: each reads one model and writes one.
+// The commands split, synth, quantize and merge: each reads one model and writes one.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -12,9 +12,12 @@
 #include "stage/shards/shard_format.h"
 #include "text/tokenizer.h"
 #include "weights-tools/commands/commands.h"
+#include "weights-tools/commands/quantize_report.h"
 #include "weights-tools/commands/stages.h"
 #include "weights-tools/formats/shard_writer.h"
 #include "weights-tools/model/copy.h"
+#include "weights-tools/model/dequantized_source.h"
+#include "weights-tools/model/quantizing_source.h"
 #include "weights-tools/model/synth.h"
 #include "weights-tools/model/text_files.h"
 
@@ -61,11 +64,18 @@ void expect_another(const std::string& in, const std::filesystem::path& replaced
                 fmt::format("--out {}: would replace {}, which is read, expected another name", out, in));
 }
 
+Quantization::Scheme scheme_of(const std::string& text) {
+  return text == "block" ? Quantization::Scheme::kBlock : Quantization::Scheme::kChannel;
+}
+
+Fp8Modules modules_of(const std::string& text) { return text == "all" ? Fp8Modules::kAll : Fp8Modules::kFeedForward; }
+
 }  // namespace
 
 void run_split(const SplitOptions& options, const Console& console) {
   const std::optional<DType> dtype = wanted_dtype(options.dtype);
-  const auto source = open_model(options.model, options.config);
+  auto source = open_model(options.model, options.config);
+  if (dtype && holds_fp8(*source)) source = dequantize(std::move(source), *dtype);
   if (source->form() == "shards") expect_another(options.model, options.out, options.out);
   const std::vector<TextFile> text_files = read_text_files(*source, options.model, options.config);
   for (const TextFile& file : text_files) check_text_file(file);
@@ -75,16 +85,39 @@ void run_split(const SplitOptions& options, const Console& console) {
 }
 
 void run_synth(const SynthOptions& options, const Console& console) {
-  const std::optional<DType> dtype = wanted_dtype(options.dtype);
-  if (!dtype) throw Error(ExitCode::kUsage, "--dtype is \"keep\", but synth has nothing to keep: fp32, bf16 or fp16");
+  const bool fp8 = options.dtype == "fp8";
+  const std::optional<DType> dtype = fp8 ? DType::kBf16 : wanted_dtype(options.dtype);
+  if (!dtype)
+    throw Error(ExitCode::kUsage, "--dtype is \"keep\", but synth has nothing to keep: fp32, bf16, fp16 or fp8");
   expect_another(options.config, model_file(options.out), options.out);
-  const SynthSource source(named_config_text(options.config), options.config, options.seed, *dtype);
-  const auto writer = create_model(source, options.out, options.force);
-  transfer("synth", source, *writer, options.out, console);
+  std::unique_ptr<ModelSource> source =
+      std::make_unique<SynthSource>(named_config_text(options.config), options.config, options.seed, *dtype);
+  if (fp8) source = quantize(std::move(source), scheme_of(options.scheme), modules_of(options.modules), {});
+  const auto writer = create_model(*source, options.out, options.force);
+  transfer("synth", *source, *writer, options.out, console);
+}
+
+void run_quantize(const QuantizeOptions& options, const Console& console) {
+  if (std::filesystem::path(options.out).extension() == ".bin")
+    throw Error(ExitCode::kUsage,
+                fmt::format("--out {}: model.bin holds fp32 only, expected .safetensors or a folder", options.out));
+  auto source = open_model(options.model, options.config);
+  const std::vector<TextFile> text_files = read_text_files(*source, options.model, options.config);
+  QuantizeReport report;
+  source = quantize(std::move(source), scheme_of(options.scheme), modules_of(options.modules),
+                    [&](const TensorSpec& weight, const Fp8Error& error) { report.add(weight, error); });
+  expect_another(options.model, options.out, options.out);
+  expect_another(options.model, model_file(options.out), options.out);
+  const auto writer = create_model(*source, options.out, options.force, text_files);
+  transfer("quantize", *source, *writer, options.out, console);
+  if (!console.quiet) report.print();
 }
 
 void run_merge(const MergeOptions& options, const Console& console) {
-  const auto source = open_shards(options.shards);
+  auto source = open_shards(options.shards);
+  // A model.bin holds fp32 alone.
+  if (std::filesystem::path(options.out).extension() == ".bin" && holds_fp8(*source))
+    source = dequantize(std::move(source), DType::kF32);
   const auto writer = create_model(*source, options.out, options.force, read_text_files(*source, options.shards));
   transfer("merge", *source, *writer, options.out, console);
 }

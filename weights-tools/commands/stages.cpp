@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "comm/channel.h"
 #include "stage/model/memory_plan.h"
+#include "stage/shards/fp8_tensors.h"
 #include "weights-tools/model/model_writer.h"
 
 namespace lfm2 {
@@ -95,8 +96,9 @@ std::vector<StageNeeds> stage_needs(const ModelSource& model, const std::vector<
     need.gflop_per_token = cost.layer_flops / static_cast<double>(tokens) * 1e-9;
     for (const SourceTensor& tensor : model.tensors()) {
       if (!belongs_to(tensor.spec, range, config)) continue;
-      need.parameters += numel(tensor.spec.dims);
-      need.weight_bytes += held_elements(tensor.spec) * size_bytes(target_dtype(tensor, input.dtype));
+      if (!is_scale(tensor.spec)) need.parameters += numel(tensor.spec.dims);
+      const DType held = is_scale(tensor.spec) ? DType::kF32 : target_dtype(tensor, input.dtype);
+      need.weight_bytes += held_elements(tensor.spec) * size_bytes(held);
     }
     for (int64_t layer = range.first; layer < range.end(); ++layer) {
       if (config.layer_types[static_cast<size_t>(layer)] != LayerType::kAttention) continue;

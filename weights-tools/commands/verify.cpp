@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 
@@ -11,6 +12,7 @@
 #include "weights-tools/commands/commands.h"
 #include "weights-tools/commands/limited_child.h"
 #include "weights-tools/model/copy.h"
+#include "weights-tools/model/dequantized_source.h"
 #include "weights-tools/model/interrupt.h"
 #include "weights-tools/model/text_files.h"
 
@@ -21,7 +23,8 @@ namespace {
 constexpr size_t kVerifiedBytes = size_t{8} << 20;
 
 double element_value(DType dtype, const std::byte* at) {
-  float value = 0;
+  float value = dtype == DType::kF8 ? to_float(F8{std::to_integer<uint8_t>(*at)}) : 0;
+  if (dtype == DType::kF8) return value;
   convert(dtype, at, DType::kF32, &value, 1);
   return value;
 }
@@ -38,6 +41,27 @@ double element_value(DType dtype, const std::byte* at) {
                           spec.spec.name, index_text((first_byte + at) / element_bytes, spec.spec.dims),
                           element_value(spec.dtype, ours.data() + at), element_value(spec.dtype, theirs.data() + at),
                           other.file_of(tensor)));
+}
+
+// Where the shards hold values of what is fp8 in the other model, its values of the same type.
+std::unique_ptr<ModelSource> in_form_of(const ModelSource& shards, std::unique_ptr<ModelSource> other) {
+  if (!holds_fp8(*other) || shards.config().quantization.scheme != Quantization::Scheme::kNone) return other;
+  const auto fp8 = std::find_if(other->tensors().begin(), other->tensors().end(),
+                                [](const SourceTensor& tensor) { return tensor.dtype == DType::kF8; });
+  const auto ours = std::find_if(shards.tensors().begin(), shards.tensors().end(),
+                                 [&](const SourceTensor& tensor) { return tensor.spec.name == fp8->spec.name; });
+  return ours == shards.tensors().end() ? std::move(other) : dequantize(std::move(other), ours->dtype);
+}
+
+// The same weights must be fp8 in both.
+void expect_same_tensors(const ModelSource& shards, const ModelSource& other) {
+  for (size_t i = 0; i < std::min(shards.tensors().size(), other.tensors().size()); ++i) {
+    const SourceTensor &ours = shards.tensors()[i], &theirs = other.tensors()[i];
+    const bool fp8 = ours.dtype == DType::kF8;
+    if (fp8 != (theirs.dtype == DType::kF8))
+      throw Error(ExitCode::kData, fmt::format("{}: tensor {} is {}, expected {} as in {}", shards.file_of(i),
+                                               ours.spec.name, name(ours.dtype), name(theirs.dtype), other.file_of(i)));
+  }
 }
 
 // Both are read in the shards' type, so that the other model's elements are converted as split converts them.
@@ -101,9 +125,11 @@ std::string verify(const VerifyOptions& options, ProgressMode mode) {
   std::unique_ptr<ModelSource> other;
   if (options.against) {
     other = open_model(*options.against, options.config);
+    other = in_form_of(*model, std::move(other));
     if (other->config() != model->config())
       throw Error(ExitCode::kData,
                   fmt::format("{}: the configuration differs from that of {}", options.model, *options.against));
+    expect_same_tensors(*model, *other);
   }
   const std::string text_files = verify_text_files(*model, options);
   std::vector<std::byte> ours(kVerifiedBytes), theirs(other ? kVerifiedBytes : 0);

@@ -136,7 +136,7 @@ RawTensor take_scale(RawTensors& found, const TensorSpec& weight, const TensorSp
 void match_scale(MatchedTensors& matched, RawTensors& found, const ModelConfig& config, const std::string& what) {
   const TensorSpec weight = matched.specs.back();
   if (matched.raw.back().dtype == DType::kF8) {
-    expect_fp8_weight(weight, config.quantization, what);
+    expect_fp8_weight(weight, matched.raw.back().checkpoint_name, config.quantization, what);
     matched.specs.push_back(scale_spec(weight, config.quantization.scheme));
     matched.raw.push_back(take_scale(found, weight, matched.specs.back(), what));
   } else if (config.quantization.scheme != Quantization::Scheme::kNone && may_be_fp8(weight)) {

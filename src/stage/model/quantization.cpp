@@ -49,14 +49,14 @@ class Fields {
     if (value == nullptr || !is_one_of(*value, values)) refuse(key, value == nullptr ? Json() : *value, values, "");
   }
   void skip(Values keys) { known_.insert(keys.begin(), keys.end()); }  // keys that change nothing
-  std::vector<std::string> texts(std::string_view key) {
-    std::vector<std::string> texts;
+  std::set<std::string> texts(std::string_view key) {
+    std::set<std::string> texts;
     const Json* list = find(key);
     if (list == nullptr) return texts;
     for (const Json& text : list->is_array() ? *list : Json::array({*list})) {
       if (!list->is_array() || !text.is_string())
         fail(fmt::format("{} is {}, expected a list of texts", quoted(key), json_excerpt(*list)));
-      texts.push_back(text.get<std::string>());
+      texts.insert(text.get<std::string>());
     }
     return texts;
   }
@@ -162,7 +162,7 @@ void read_fp8(Fields& fields, Quantization& quantization) {
   fields.allow("dequantize", {"false"});
   fields.allow("modules_to_convert");
   quantization.ignored = fields.texts("modules_to_not_convert");
-  for (std::string& module : fields.texts("ignored_layers")) quantization.ignored.push_back(std::move(module));
+  quantization.ignored.merge(fields.texts("ignored_layers"));
   quantization.scheme = Scheme::kBlock;
 }
 

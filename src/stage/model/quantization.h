@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/json/json_fwd.h"
 
@@ -21,7 +21,7 @@ struct Quantization {
   enum class Method : uint8_t { kNone, kCompressedTensors, kFp8 };
   Scheme scheme = Scheme::kNone;
   Method method = Method::kNone;
-  std::vector<std::string> ignored;  // modules that are not quantised: names, or patterns of that library
+  std::set<std::string> ignored;  // modules that are not quantised: names, or patterns of that library
 
   bool operator==(const Quantization&) const = default;
 };

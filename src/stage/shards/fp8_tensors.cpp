@@ -53,13 +53,20 @@ TensorSpec scale_spec(const TensorSpec& weight, Quantization::Scheme scheme) {
   return scale;
 }
 
-void expect_fp8_weight(const TensorSpec& weight, const Quantization& quantization, const std::string& what) {
+void expect_fp8_weight(const TensorSpec& weight, const std::string& checkpoint_name, const Quantization& quantization,
+                       const std::string& what) {
   if (quantization.scheme == Quantization::Scheme::kNone)
     refuse(what, fmt::format("tensor {} is fp8, but the configuration has no quantization_config", weight.name));
   if (!may_be_fp8(weight))
     refuse(what, fmt::format("tensor {} is fp8, expected fp32, bf16 or fp16: only projections of layers are computed "
                              "in fp8",
                              weight.name));
+  for (std::string module : {weight.name, checkpoint_name}) {
+    if (module.ends_with(kWeight)) module.resize(module.size() - kWeight.size());
+    if (quantization.ignored.contains(module))
+      refuse(what,
+             fmt::format("tensor {} is fp8, but quantization_config names {} as not quantised", weight.name, module));
+  }
 }
 
 void expect_scale(const TensorSpec& scale, const std::vector<uint64_t>& dims, DType dtype, const std::string& what) {

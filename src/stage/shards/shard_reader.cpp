@@ -242,7 +242,7 @@ void ShardSet::match_model(std::map<std::string, ShardTensor>& found) {
     const std::string where = files_[weight.file].path().string();
     types.add(weight.spec, weight.dtype, where);
     if (weight.dtype != DType::kF8) continue;
-    expect_fp8_weight(weight.spec, config_.quantization, where);
+    expect_fp8_weight(weight.spec, weight.checkpoint_name, config_.quantization, where);
     add_tensor(scale_spec(weight.spec, config_.quantization.scheme), found);
     expect_scale(tensors_.back().spec, tensors_.back().spec.dims, tensors_.back().dtype, where);
   }

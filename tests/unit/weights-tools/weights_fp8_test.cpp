@@ -264,12 +264,19 @@ TEST(Fp8CheckpointTest, RefusesScalesThatGateAndUpShare) {
                {kFp8Experts + "gate_up_proj_scale_inv", "gate and up", "192"});
 }
 
-TEST(Fp8CheckpointTest, RefusesFp8WithoutAConfiguration) {
+TEST(Fp8CheckpointTest, RefusesFp8ThatTheConfigurationDenies) {
   const TemporaryFolder folder;
-  test::write_folder(folder / "m", "tiny-fp8-block", fp8_tensors("tiny-fp8-block"));
-  OrderedJson json = OrderedJson::parse(test::read_bytes(folder / "m/config.json"));
-  json.erase("quantization_config");
-  test::write_bytes(folder / "m/config.json", json.dump());
+  test::write_folder(folder / "m", "tiny-fp8-channel", fp8_tensors("tiny-fp8-channel"));
+  const OrderedJson json = OrderedJson::parse(test::read_bytes(folder / "m/config.json"));
+  for (const std::string& module : {kFp8Dense + "w1", kFp8Experts + "1.up_proj", kFp8Experts + "1.w3"}) {
+    OrderedJson changed = json;
+    changed["quantization_config"]["ignore"].push_back(module);
+    test::write_bytes(folder / "m/config.json", changed.dump());
+    expect_error([&] { open_model(folder / "m"); }, ExitCode::kData, {"is fp8", module, "not quantised"});
+  }
+  OrderedJson changed = json;
+  changed.erase("quantization_config");
+  test::write_bytes(folder / "m/config.json", changed.dump());
   expect_error([&] { open_model(folder / "m"); }, ExitCode::kData, {"is fp8", "no quantization_config"});
 }
 

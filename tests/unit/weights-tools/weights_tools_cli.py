@@ -93,7 +93,7 @@ class UsageTest(CliTest):
     def test_help_and_version(self):
         self.assertRegex(self.succeed("--version").stdout, r"^weights-tools \d+\.\d+\.\d+\n$")
         whole = self.succeed("--help").stdout
-        for command in ["split", "synth", "inspect", "verify", "merge", "plan"]:
+        for command in ["split", "synth", "quantize", "inspect", "verify", "merge", "plan"]:
             self.assertIn(command, whole)
             self.assertIn("--help", self.succeed(command, "--help").stdout)
 

@@ -1,0 +1,141 @@
+// Weights are read from front to back, so that their checksums are compared on the way.
+#include "weights-tools/model/dequantized_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <optional>
+
+#include "base/error.h"
+#include "base/json/json.h"
+#include "stage/shards/fp8_tensors.h"
+#include "stage/shards/overflow.h"
+#include "weights-tools/model/copy.h"
+#include "weights-tools/model/fp8_scales.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr size_t kReadElements = size_t{1} << 16;
+
+// The number as fp32, rounded to odd: a second rounding, to a type with a shorter mantissa, then gives what rounding
+// the number itself would.
+float round_to_odd(double x) {
+  const float rounded = static_cast<float>(x);
+  if (static_cast<double>(rounded) == x || std::isnan(x)) return rounded;
+  const bool away = std::fabs(static_cast<double>(rounded)) > std::fabs(x);
+  return std::bit_cast<float>((std::bit_cast<uint32_t>(rounded) - (away ? 1u : 0u)) | 1u);
+}
+
+template <class T>
+T round_once(double x) {
+  return from_float<T>(round_to_odd(x));
+}
+template <>
+float round_once<float>(double x) {
+  return static_cast<float>(x);
+}
+
+std::string without_quantization(const std::string& config_text) {
+  OrderedJson json = parse_ordered_json(config_text, "config.json");
+  json.erase("quantization_config");
+  return json_text(json, 2) + (config_text.ends_with('\n') ? "\n" : "");
+}
+
+class DequantizedSource : public ModelSource {
+ public:
+  DequantizedSource(std::unique_ptr<ModelSource> source, DType dtype)
+      : ModelSource(source->config(), without_quantization(source->config_text())),
+        source_(std::move(source)),
+        dtype_(dtype) {
+    config_.quantization = {};
+    left_out_ = source_->left_out();
+    for (size_t i = 0; i < source_->tensors().size(); ++i) {
+      SourceTensor tensor = source_->tensors()[i];
+      if (is_scale(tensor.spec)) continue;
+      if (tensor.dtype == DType::kF8)
+        tensor = {tensor.spec, dtype, checked_multiply(tensor.bytes, size_bytes(dtype), tensor.spec.name), {}};
+      tensors_.push_back(std::move(tensor));
+      indices_.push_back(i);
+    }
+  }
+  std::string_view form() const override { return source_->form(); }
+  std::string file_of(size_t tensor) const override { return source_->file_of(indices_[tensor]); }
+  void read(size_t tensor, uint64_t first_byte, std::span<std::byte> into) const override;
+
+ private:
+  // The place in the weight that is read.
+  struct Reading {
+    size_t tensor;
+    uint64_t elements = 0;  // that were read
+    TensorReader reader;
+    Fp8Scales scales;
+  };
+
+  void begin(size_t tensor, uint64_t first_element) const;
+  template <class T>
+  void convert_piece(std::span<const std::byte> fp8, T* out) const;
+  [[noreturn]] void refuse_infinite(size_t element, double value) const;  // `element` of the piece
+
+  std::unique_ptr<ModelSource> source_;
+  DType dtype_;
+  std::vector<size_t> indices_;  // of tensors_ in the source
+  mutable std::optional<Reading> reading_;
+};
+
+void DequantizedSource::begin(size_t tensor, uint64_t first_element) const {
+  if (reading_ && reading_->tensor == tensor && reading_->elements == first_element) return;
+  const size_t index = indices_[tensor];
+  reading_.emplace(tensor, 0, TensorReader(*source_, index, DType::kF8), read_scales(*source_, index));
+  std::vector<std::byte> skipped(kReadElements);
+  while (reading_->elements < first_element)
+    reading_->elements += reading_->reader.next(
+        std::span(skipped).first(std::min<uint64_t>(skipped.size(), first_element - reading_->elements)));
+}
+
+void DequantizedSource::read(size_t tensor, uint64_t first_byte, std::span<std::byte> into) const {
+  if (source_->tensors()[indices_[tensor]].dtype != DType::kF8)
+    return source_->read(indices_[tensor], first_byte, into);
+  const size_t element_bytes = size_bytes(dtype_);
+  expect(first_byte % element_bytes == 0 && into.size() % element_bytes == 0, "DequantizedSource: half an element");
+  begin(tensor, first_byte / element_bytes);
+  std::vector<std::byte> fp8(std::min(kReadElements, into.size() / element_bytes));
+  while (!into.empty()) {
+    const size_t count = reading_->reader.next(std::span(fp8).first(std::min(fp8.size(), into.size() / element_bytes)));
+    with_float_type(dtype_, [&](auto zero) {
+      convert_piece(std::span<const std::byte>(fp8).first(count), reinterpret_cast<decltype(zero)*>(into.data()));
+    });
+    reading_->elements += count;
+    into = into.subspan(count * element_bytes);
+  }
+}
+
+template <class T>
+void DequantizedSource::convert_piece(std::span<const std::byte> fp8, T* out) const {
+  reading_->scales.for_each_run(reading_->elements, fp8.size(), [&](size_t scale_index, size_t first, size_t count) {
+    const double scale = reading_->scales.values[scale_index];
+    const auto value = [&](size_t i) { return scale * to_float(F8{std::to_integer<uint8_t>(fp8[i])}); };
+    for (size_t i = first; i < first + count; ++i) out[i] = round_once<T>(value(i));
+    if (std::isfinite(to_float(round_once<T>(scale * kMaxF8)))) return;
+    for (size_t i = first; i < first + count; ++i)
+      if (std::isinf(to_float(out[i]))) refuse_infinite(i, value(i));
+  });
+}
+
+void DequantizedSource::refuse_infinite(size_t element, double value) const {
+  const TensorSpec& spec = tensors_[reading_->tensor].spec;
+  throw Error(ExitCode::kData,
+              fmt::format("{}: tensor {} is {:.9g} at {}, which is infinite in {}", file_of(reading_->tensor),
+                          spec.name, value, index_text(reading_->elements + element, spec.dims), name(dtype_)));
+}
+
+}  // namespace
+
+std::unique_ptr<ModelSource> dequantize(std::unique_ptr<ModelSource> source, DType dtype) {
+  return std::make_unique<DequantizedSource>(std::move(source), dtype);
+}
+
+}  // namespace lfm2

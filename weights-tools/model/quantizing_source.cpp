@@ -1,0 +1,223 @@
+// Files have scales before weights, so the scales of a weight are found, and kept, before its elements are read again.
+#include "weights-tools/model/quantizing_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+
+#include "base/error.h"
+#include "base/json/json.h"
+#include "stage/shards/fp8_tensors.h"
+#include "stage/shards/overflow.h"
+#include "weights-tools/model/copy.h"
+#include "weights-tools/model/fp8_scales.h"
+
+namespace lfm2 {
+
+namespace {
+
+using Scheme = Quantization::Scheme;
+
+constexpr size_t kPieceElements = size_t{1} << 16;
+constexpr std::string_view kWeight = ".weight";
+
+bool is_chosen(const TensorSpec& spec, Fp8Modules modules) {
+  return may_be_fp8(spec) && (modules == Fp8Modules::kAll || in_feed_forward(spec));
+}
+
+// The linear modules that stay as they are, by their names: what compressed-tensors must not take for fp8.
+std::vector<std::string> ignored_modules(const ModelConfig& config, Fp8Modules modules) {
+  std::vector<std::string> names;
+  for (const TensorSpec& spec : model_tensors(config)) {
+    const bool linear = may_be_fp8(spec) || spec.name.ends_with("feed_forward.gate.weight");
+    if (linear && !is_chosen(spec, modules)) names.push_back(spec.name.substr(0, spec.name.size() - kWeight.size()));
+  }
+  names.emplace_back("lm_head");
+  return names;
+}
+
+std::string with_quantization(const ModelSource& source, Scheme scheme, Fp8Modules modules) {
+  const bool block = scheme == Scheme::kBlock;
+  OrderedJson activations = {{"dynamic", true}, {"group_size", nullptr}, {"num_bits", 8}};
+  activations.update({{"strategy", block ? "group" : "token"}, {"symmetric", true}, {"type", "float"}});
+  OrderedJson weights = {{"dynamic", false}, {"group_size", nullptr}, {"num_bits", 8}};
+  weights.update({{"observer", "memoryless_minmax"}, {"strategy", name(scheme)}, {"symmetric", true}});
+  weights["type"] = "float";
+  if (block) {
+    activations["group_size"] = kScaleBlock;
+    weights["block_structure"] = {kScaleBlock, kScaleBlock};
+  }
+  const OrderedJson group = {{"format", "float-quantized"},
+                             {"input_activations", activations},
+                             {"output_activations", nullptr},
+                             {"targets", {"Linear"}},
+                             {"weights", weights}};
+  OrderedJson json = parse_ordered_json(source.config_text(), "config.json");
+  json["quantization_config"] = {{"config_groups", {{"group_0", group}}},
+                                 {"format", "float-quantized"},
+                                 {"global_compression_ratio", nullptr},
+                                 {"ignore", ignored_modules(source.config(), modules)},
+                                 {"kv_cache_scheme", nullptr},
+                                 {"quant_method", "compressed-tensors"},
+                                 {"quantization_status", "compressed"},
+                                 {"sparsity_config", OrderedJson::object()},
+                                 {"transform_config", OrderedJson::object()},
+                                 {"version", "0.20.1"}};
+  return json_text(json, 2) + (source.config_text().ends_with('\n') ? "\n" : "");
+}
+
+// The largest magnitude over 448, but no subnormal, which would lose digits of the quotients.
+float scale_of(float largest) {
+  return largest == 0 ? 1.0f : std::max(largest / kMaxF8, std::numeric_limits<float>::min());
+}
+
+class QuantizingSource : public ModelSource {
+ public:
+  QuantizingSource(std::unique_ptr<ModelSource> source, Scheme scheme, Fp8Modules modules, Fp8Listener listener);
+  std::string_view form() const override { return source_->form(); }
+  std::string file_of(size_t tensor) const override { return source_->file_of(indices_[tensor]); }
+  void read(size_t tensor, uint64_t first_byte, std::span<std::byte> into) const override;
+
+ private:
+  // The place in the weight that is read.
+  struct Reading {
+    size_t tensor;
+    uint64_t elements = 0;  // that were read
+    TensorReader reader;
+    Fp8Error error;
+  };
+
+  void read_weight(size_t tensor, uint64_t first_element, std::span<std::byte> into) const;
+  void quantize_piece(const Fp8Scales& scales, std::span<const float> piece, std::byte* out) const;
+  const Fp8Scales& scales_of(size_t index) const;
+  void add_largest(Fp8Scales& scales, size_t index, uint64_t begin, std::span<const float> piece) const;
+
+  std::unique_ptr<ModelSource> source_;
+  Fp8Listener listener_;
+  std::vector<size_t> indices_;  // of tensors_ in the source; scales have that of their weight
+  mutable std::map<size_t, Fp8Scales> scales_;
+  mutable std::optional<Reading> reading_;
+  mutable std::vector<float> piece_;
+};
+
+QuantizingSource::QuantizingSource(std::unique_ptr<ModelSource> source, Scheme scheme, Fp8Modules modules,
+                                   Fp8Listener listener)
+    : ModelSource(source->config(), with_quantization(*source, scheme, modules)),
+      source_(std::move(source)),
+      listener_(std::move(listener)),
+      piece_(kPieceElements) {
+  config_ = parse_model_config(config_text_, "quantize");
+  for (size_t i = 0; i < source_->tensors().size(); ++i) {
+    const SourceTensor& tensor = source_->tensors()[i];
+    indices_.push_back(i);
+    if (!is_chosen(tensor.spec, modules)) {
+      tensors_.push_back(tensor);
+      continue;
+    }
+    const TensorSpec scale = scale_spec(tensor.spec, scheme);
+    tensors_.push_back({tensor.spec, DType::kF8, numel(tensor.spec.dims), {}});
+    tensors_.push_back({scale, DType::kF32, numel(scale.dims) * sizeof(float), {}});
+    indices_.push_back(i);
+  }
+}
+
+void QuantizingSource::read(size_t tensor, uint64_t first_byte, std::span<std::byte> into) const {
+  if (tensors_[tensor].dtype == DType::kF8) return read_weight(tensor, first_byte, into);
+  if (!is_scale(tensors_[tensor].spec)) return source_->read(indices_[tensor], first_byte, into);
+  const auto bytes = std::as_bytes(std::span(scales_of(indices_[tensor]).values)).subspan(first_byte, into.size());
+  std::copy(bytes.begin(), bytes.end(), into.begin());
+}
+
+const Fp8Scales& QuantizingSource::scales_of(size_t index) const {
+  const auto at = scales_.find(index);
+  if (at != scales_.end()) return at->second;
+  Fp8Scales scales(source_->tensors()[index].spec.dims, config_.quantization.scheme);
+  TensorReader reader(*source_, index, DType::kF32);
+  for (uint64_t done = 0; reader.left_bytes() > 0;) {
+    const size_t count = reader.next(std::as_writable_bytes(std::span(piece_))) / sizeof(float);
+    add_largest(scales, index, done, std::span<const float>(piece_).first(count));
+    done += count;
+  }
+  for (float& value : scales.values) value = scale_of(value);
+  return scales_.emplace(index, std::move(scales)).first->second;
+}
+
+void QuantizingSource::add_largest(Fp8Scales& scales, size_t index, uint64_t begin,
+                                   std::span<const float> piece) const {
+  scales.for_each_run(begin, piece.size(), [&](size_t scale, size_t first, size_t count) {
+    float largest = scales.values[scale];
+    bool finite = true;
+    for (const float x : piece.subspan(first, count)) {
+      largest = std::max(largest, std::fabs(x));
+      finite = finite && std::fabs(x) <= std::numeric_limits<float>::max();
+    }
+    scales.values[scale] = largest;
+    if (finite) return;
+    while (std::isfinite(piece[first])) ++first;
+    const TensorSpec& spec = source_->tensors()[index].spec;
+    throw Error(ExitCode::kData,
+                fmt::format("{}: tensor {} is {} at {}, expected finite weights", source_->file_of(index), spec.name,
+                            piece[first], index_text(begin + first, spec.dims)));
+  });
+}
+
+void QuantizingSource::read_weight(size_t tensor, uint64_t first_element, std::span<std::byte> into) const {
+  const size_t index = indices_[tensor];
+  const Fp8Scales& scales = scales_of(index);
+  if (!reading_ || reading_->tensor != tensor || reading_->elements != first_element) {
+    expect(first_element == 0, "QuantizingSource: a weight is read from its front");
+    reading_.emplace(tensor, 0, TensorReader(*source_, index, DType::kF32), Fp8Error{});
+  }
+  while (!into.empty()) {
+    const std::span<float> wanted = std::span(piece_).first(std::min(piece_.size(), into.size()));
+    const size_t count = reading_->reader.next(std::as_writable_bytes(wanted)) / sizeof(float);
+    quantize_piece(scales, wanted.first(count), into.data());
+    reading_->elements += count;
+    into = into.subspan(count);
+  }
+  if (reading_->reader.left_bytes() == 0 && listener_) listener_(tensors_[tensor].spec, reading_->error);
+}
+
+void QuantizingSource::quantize_piece(const Fp8Scales& scales, std::span<const float> piece, std::byte* out) const {
+  Fp8Error& error = reading_->error;
+  error.elements += piece.size();
+  scales.for_each_run(reading_->elements, piece.size(), [&](size_t scale_index, size_t first, size_t count) {
+    const float scale = scales.values[scale_index];
+    double squares = 0, error_squares = 0;
+    for (size_t i = first; i < first + count; ++i) {
+      const F8 fp8 = from_float<F8>(piece[i] / scale);
+      out[i] = std::byte{fp8.bits};
+      const float difference = to_float(fp8) * scale - piece[i];
+      squares += static_cast<double>(piece[i]) * static_cast<double>(piece[i]);
+      error_squares += static_cast<double>(difference) * static_cast<double>(difference);
+      error.largest_error = std::max(error.largest_error, std::fabs(difference));
+    }
+    error.squares += squares;
+    error.error_squares += error_squares;
+  });
+}
+
+}  // namespace
+
+double Fp8Error::relative_rms() const { return squares > 0 ? std::sqrt(error_squares / squares) : 0; }
+
+void Fp8Error::add(const Fp8Error& other) {
+  squares += other.squares;
+  error_squares += other.error_squares;
+  largest_error = std::max(largest_error, other.largest_error);
+  elements += other.elements;
+}
+
+std::unique_ptr<ModelSource> quantize(std::unique_ptr<ModelSource> source, Scheme scheme, Fp8Modules modules,
+                                      Fp8Listener listener) {
+  if (source->config().quantization.scheme != Scheme::kNone)
+    throw Error(ExitCode::kData, fmt::format("{}: is quantised to fp8 already ({}), expected fp32, bf16 or fp16",
+                                             source->file_of(0), name(source->config().quantization.method)));
+  return std::make_unique<QuantizingSource>(std::move(source), scheme, modules, std::move(listener));
+}
+
+}  // namespace lfm2
