@@ -70,6 +70,12 @@ Quantization::Scheme scheme_of(const std::string& text) {
 
 Fp8Modules modules_of(const std::string& text) { return text == "all" ? Fp8Modules::kAll : Fp8Modules::kFeedForward; }
 
+void expect_form_with_fp8(const std::string& out) {
+  if (std::filesystem::path(out).extension() == ".bin")
+    throw Error(ExitCode::kUsage,
+                fmt::format("--out {}: model.bin holds fp32 only, expected .safetensors or a folder", out));
+}
+
 }  // namespace
 
 void run_split(const SplitOptions& options, const Console& console) {
@@ -86,6 +92,7 @@ void run_split(const SplitOptions& options, const Console& console) {
 
 void run_synth(const SynthOptions& options, const Console& console) {
   const bool fp8 = options.dtype == "fp8";
+  if (fp8) expect_form_with_fp8(options.out);
   const std::optional<DType> dtype = fp8 ? DType::kBf16 : wanted_dtype(options.dtype);
   if (!dtype)
     throw Error(ExitCode::kUsage, "--dtype is \"keep\", but synth has nothing to keep: fp32, bf16, fp16 or fp8");
@@ -98,9 +105,7 @@ void run_synth(const SynthOptions& options, const Console& console) {
 }
 
 void run_quantize(const QuantizeOptions& options, const Console& console) {
-  if (std::filesystem::path(options.out).extension() == ".bin")
-    throw Error(ExitCode::kUsage,
-                fmt::format("--out {}: model.bin holds fp32 only, expected .safetensors or a folder", options.out));
+  expect_form_with_fp8(options.out);
   auto source = open_model(options.model, options.config);
   const std::vector<TextFile> text_files = read_text_files(*source, options.model, options.config);
   QuantizeReport report;

@@ -244,6 +244,8 @@ class QuantizeTest(CliTest):
         self.refuse(64, ["--scheme", "tensor"], "quantize", model, "--to", "fp8", "--scheme", "tensor", "--out", out)
         self.refuse(64, ["--modules", "heads"], "quantize", model, "--to", "fp8", "--modules", "heads", "--out", out)
         self.refuse(64, ["model.bin", "fp32"], "quantize", model, "--to", "fp8", "--out", self.folder / "out.bin")
+        synth = ["synth", "--config", "lfm2-tiny", "--dtype", "fp8"]
+        self.refuse(64, ["model.bin", "fp32"], *synth, "--out", self.folder / "out.bin")
         for case in CASES:
             self.refuse(65, ["fp8 already"], "quantize", GOLDEN / case, "--to", "fp8", "--out", out)
         self.refuse(66, ["no/such"], "quantize", self.folder / "no/such", "--to", "fp8", "--out", out)
