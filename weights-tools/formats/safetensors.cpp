@@ -169,7 +169,7 @@ std::vector<FileTensor> file_tensors(const ModelSource& source) {
   for (size_t i = 0; i < source.tensors().size(); ++i) {
     const SourceTensor& tensor = source.tensors()[i];
     const std::string& name = tensor.checkpoint_name.empty() ? tensor.spec.name : tensor.checkpoint_name;
-    const auto [at, added] = by_name.try_emplace(name, name, tensor.dtype, tensor.spec.dims);
+    const auto [at, added] = by_name.try_emplace(name, FileTensor{name, tensor.dtype, tensor.spec.dims, {}});
     if (!added && !holds_all_experts(name))
       throw Error(ExitCode::kData, fmt::format("{}: two tensors are called {}", source.file_of(i), name));
     at->second.parts.push_back(i);

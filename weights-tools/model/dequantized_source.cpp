@@ -89,7 +89,7 @@ class DequantizedSource : public ModelSource {
 void DequantizedSource::begin(size_t tensor, uint64_t first_element) const {
   if (reading_ && reading_->tensor == tensor && reading_->elements == first_element) return;
   const size_t index = indices_[tensor];
-  reading_.emplace(tensor, 0, TensorReader(*source_, index, DType::kF8), read_scales(*source_, index));
+  reading_.emplace(Reading{tensor, 0, TensorReader(*source_, index, DType::kF8), read_scales(*source_, index)});
   std::vector<std::byte> skipped(kReadElements);
   while (reading_->elements < first_element)
     reading_->elements += reading_->reader.next(

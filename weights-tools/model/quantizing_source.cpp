@@ -170,7 +170,7 @@ void QuantizingSource::read_weight(size_t tensor, uint64_t first_element, std::s
   const Fp8Scales& scales = scales_of(index);
   if (!reading_ || reading_->tensor != tensor || reading_->elements != first_element) {
     expect(first_element == 0, "QuantizingSource: a weight is read from its front");
-    reading_.emplace(tensor, 0, TensorReader(*source_, index, DType::kF32), Fp8Error{});
+    reading_.emplace(Reading{tensor, 0, TensorReader(*source_, index, DType::kF32), {}});
   }
   while (!into.empty()) {
     const std::span<float> wanted = std::span(piece_).first(std::min(piece_.size(), into.size()));
