@@ -90,9 +90,10 @@ std::vector<Value> bind(Heap& heap, std::string_view what, const Arguments& argu
     heap.fail(fmt::format("{}: {} arguments, at most {}", what, arguments.positional.size(), values.size()));
   std::copy(arguments.positional.begin(), arguments.positional.end(), values.begin());
   for (const auto& [name, value] : arguments.keyword) {
-    const auto* found = std::find_if(parameters.begin(), parameters.end(), [&](std::string_view parameter) {
-      return parameter == name || (parameter.starts_with(kNotSupported) && parameter.substr(1) == name);
-    });
+    const auto* found =
+        std::find_if(parameters.begin(), parameters.end(), [&keyword = name](std::string_view parameter) {
+          return parameter == keyword || (parameter.starts_with(kNotSupported) && parameter.substr(1) == keyword);
+        });
     if (found == parameters.end()) heap.fail(fmt::format("{}: no argument is named '{}'", what, name));
     Value& place = values[static_cast<size_t>(found - parameters.begin())];
     if (!place.is_missing()) heap.fail(fmt::format("{}: argument '{}' is given twice", what, name));

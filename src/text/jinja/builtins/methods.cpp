@@ -1,6 +1,7 @@
 // The methods of Python's str and dict.
 #include <algorithm>
 
+#include "base/utf8.h"
 #include "text/jinja/builtins/builtins.h"
 #include "text/jinja/values/format.h"
 #include "text/jinja/values/python_text.h"

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/utf8.h"
 #include "text/jinja/builtins/builtins.h"
 #include "text/jinja/builtins/lower_case.h"
 #include "text/jinja/values/python_text.h"
