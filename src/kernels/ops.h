@@ -8,6 +8,9 @@
 // Types: "act" is the compute type (fp32, bf16, fp16), "weight" the type that a weight is held in (any of the three;
 // its values are used exactly). Every operator computes in fp32 and rounds once, when it stores. The mathematics is
 // that of Hugging Face transformers, Lfm2 and Lfm2Moe.
+//
+// The four plain products (matmul, matmul_swiglu, grouped_matmul, grouped_swiglu) also take fp8 operands with scales,
+// both a and w: the result is that of the scaled values. The fused operators take none.
 #pragma once
 
 #include <cstdint>
@@ -101,6 +104,15 @@ class Ops {
 
   // out = x / sqrt(mean(x^2) + eps) * weight for each row.  x, out [rows, n] act, weight [n] weight; out may be x
   virtual void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) = 0;
+
+  // Rounds rows to fp8 with their own scales, as dynamic quantisation of activations does (compressed-tensors,
+  // DeepGEMM): of each group of out.scales.group elements, or of the whole row, s = max|x| / 448, or 1 where that is 0,
+  // and out = E4M3(x / s). What is not a number stays so: a NaN itself, infinities as NaNs.
+  // x [rows, k] act, out [rows, k] fp8 with a row of scales each
+  virtual void quantize(const Tensor& x, const Tensor& out) = 0;
+
+  // out[:, first … first + n) = x.  x [rows, n], out [rows, any], same type
+  virtual void put_columns(const Tensor& x, int64_t first, const Tensor& out) = 0;
 
   // out (+)= a wᵀ + bias.  a [m, k] act, w [n, k] weight, bias [n] weight or empty, out [m, n] act or fp32
   virtual void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) = 0;

@@ -12,13 +12,14 @@
 
 namespace lfm2 {
 
-// The factors of an fp8 tensor [..., rows, k]: an element stands for its value times the factor of its row and column.
-// `data` is [all rows / rows, groups], where `rows` rows that follow each other share factors, and each `group`
-// elements of k have one, the last one the rest.
+// The factors of an fp8 tensor, [rows, k] or [matrices, rows, k]: an element stands for its value times the factor of
+// its row and column. Of a matrix `data` is [groups, stride]: `rows` rows that follow each other share factors, and
+// each `group` elements of k have one, the last one the rest.
 struct Scales {
   float* data = nullptr;
   int64_t rows = 1;
-  int64_t group = 0;  // 0: all of k
+  int64_t group = 0;   // 0: all of k
+  int64_t stride = 0;  // from a group to the next: the matrix's rows / rows
   int64_t groups(int64_t k) const { return group == 0 ? 1 : (k + group - 1) / group; }
 };
 
@@ -54,7 +55,9 @@ struct Tensor {
   int64_t k() const { return rank == 0 ? 1 : dim(rank - 1); }  // the elements of a row of a matrix
   // The place in scales.data of the factor of the element with this number.
   int64_t scale_of(int64_t element) const {
-    return element / k() / scales.rows * scales.groups(k()) + (scales.group == 0 ? 0 : element % k() / scales.group);
+    const int64_t row = element / k(), rows_of_matrix = rank < 3 ? row + 1 : dim(1);
+    const int64_t in_group = scales.group == 0 ? 0 : element % k() / scales.group;
+    return (row / rows_of_matrix * scales.groups(k()) + in_group) * scales.stride + row % rows_of_matrix / scales.rows;
   }
 
   template <class T>
@@ -68,7 +71,7 @@ struct Tensor {
     Tensor view = *this;
     view.data += static_cast<size_t>(first * row_numel()) * size_bytes(dtype);
     if (scales.data != nullptr) {
-      expect(first * row_numel() / k() % scales.rows == 0, "Tensor::rows: cuts rows that share scales");
+      expect(rank == 3 || first % scales.rows == 0, "Tensor::rows: cuts rows that share scales");
       view.scales.data += scale_of(first * row_numel());
     }
     view.dims[0] = count;
@@ -92,5 +95,10 @@ struct Tensor {
 };
 
 inline bool is_float(const Tensor& x) { return x.dtype != DType::kI32 && x.dtype != DType::kF8; }
+// Whether matrix products take these two operands: floats of any types, or fp8 with scales.
+inline bool are_operands(const Tensor& a, const Tensor& w) {
+  if (a.dtype != DType::kF8 || w.dtype != DType::kF8) return is_float(a) && is_float(w);
+  return a.scales.data != nullptr && w.scales.data != nullptr && a.scales.rows == 1 && a.scales.group == w.scales.group;
+}
 
 }  // namespace lfm2

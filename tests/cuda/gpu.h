@@ -49,13 +49,13 @@ class DeviceTensor {
  private:
   static constexpr std::ptrdiff_t kGuard = 256;
 
-  Tensor raw(size_t first, size_t bytes) const {  // every size here is a multiple of 2
-    return Tensor(memory_.data() + first, DType::kF16, {static_cast<int64_t>(bytes / 2)});
+  Tensor raw(size_t first, size_t bytes) const {
+    return Tensor(memory_.data() + first, DType::kF8, {static_cast<int64_t>(bytes)});
   }
   void put(size_t first, const std::byte* source, size_t bytes) {
     if (bytes == 0) return;
     const Tensor target = raw(first, bytes);
-    gpu().upload(target, 0, DType::kF16, source, target.numel());
+    gpu().upload(target, 0, DType::kF8, source, target.numel());
   }
 
   Buffer memory_;

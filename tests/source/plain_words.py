@@ -41,11 +41,10 @@ BASELINE = {
     "python": 5,
     "src/base": 2,
     "src/comm": 1,
-    "src/kernels": 192,
+    "src/kernels": 177,
     "src/openai": 1,
     "src/serve": 3,
-    "src/stage": 33,
-    "weights-tools": 2,
+    "src/stage": 19,
 }
 
 WHOLE_IDIOM = re.compile(r"(?<![\w-])(" + "|".join(IDIOMS) + r")(?![\w-])", re.IGNORECASE)

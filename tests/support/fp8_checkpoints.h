@@ -1,11 +1,10 @@
 // The golden checkpoints with fp8, read without the code under test, and changed copies of them.
 #pragma once
 
+#include "support/shards.h"
 #include "support/weights_support.h"
 
 namespace lfm2::test {
-
-inline const std::vector<std::string> kFp8Cases = {"tiny-fp8-channel", "tiny-fp8-block", "tiny-fp8-hf"};
 
 // The tensors of a safetensors file, in the order of their names.
 inline std::vector<HandTensor> read_safetensors(const std::filesystem::path& path) {

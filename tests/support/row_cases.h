@@ -198,4 +198,24 @@ inline void check_qk_norm_rope(OpsUnderTest& under, int64_t positions_of_wide_he
     }
 }
 
+inline void check_put_columns(const AllUnderTest& all) {
+  for (const DType type : kFloatTypes)
+    for (const int64_t rows : {0, 1, 9})
+      for (const int64_t first : {0, 3, 64}) {
+        HostTensor x(type, {rows, 40}), out(type, {rows, 104});
+        x.fill_random(1);
+        out.fill_random(2);
+        std::vector<double> expected = out.values();
+        for (int64_t row = 0; row < rows; ++row)
+          for (int64_t c = 0; c < 40; ++c) expected[at(row * 104 + first + c)] = x.get(at(row * 40 + c));
+        const std::vector<double> before = out.values();
+        for (OpsUnderTest* under : all) {
+          SCOPED_TRACE(under->name());
+          out.fill(before);
+          under->run([&](Ops& ops, const Tensor& from, const Tensor& to) { ops.put_columns(from, first, to); }, x, out);
+          EXPECT_EQ(out.values(), expected);
+        }
+      }
+}
+
 }  // namespace lfm2::test

@@ -4,6 +4,7 @@
 #include "kernels/cpu/cpu_matmul.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 
@@ -66,10 +67,41 @@ struct CpuMatmul::Product {
   const std::byte* packed = nullptr;  // the result of pack_rows
   int64_t n() const { return w.dim(1); }
   int64_t k() const { return w.dim(2); }
+  // Of fp8 the scaled values are multiplied, in fp32: those of a from the beginning, each tile of w when it is packed.
+  DType w_type() const { return w.dtype == DType::kF8 ? DType::kF32 : w.dtype; }
 };
+
+namespace {
+
+// The scaled values of the elements [first, first + count) of a row of an fp8 matrix.
+void scale_elements(const Tensor& matrix, int64_t row, int64_t first, int64_t count, float* values) {
+  static const std::array<float, 256> kValues = [] {
+    std::array<float, 256> all{};
+    for (size_t bits = 0; bits < all.size(); ++bits) all[bits] = to_float(F8{static_cast<uint8_t>(bits)});
+    return all;
+  }();
+  const int64_t k = matrix.k(), group = matrix.scales.group == 0 ? k : matrix.scales.group;
+  const F8* elements = matrix.as<const F8>() + row * k;
+  for (int64_t c = first, end = c; c < first + count; c = end) {
+    end = std::min((c / group + 1) * group, first + count);
+    const float scale = matrix.scales.data[matrix.scale_of(row * k + c)];
+    for (int64_t i = c; i < end; ++i) values[i - first] = kValues[elements[i].bits] * scale;
+  }
+}
+
+// The scaled values of the rows from `row` on and the columns from `first` on, as many as `part` has of both, in
+// `values`.
+RowsView scaled_tile_of(const Tensor& matrix, int64_t row, int64_t first, const RowsView& part, float* values) {
+  const auto rows = static_cast<int64_t>(part.rows), columns = static_cast<int64_t>(part.k);
+  for (int64_t i = 0; i < rows; ++i) scale_elements(matrix, row + i, first, columns, values + i * columns);
+  return view_of(Tensor(values, DType::kF32, {rows, columns}), 0, rows, 0, columns);
+}
+
+}  // namespace
 
 // With at most so many tiles of rows, rows of w are multiplied as they are stored.
 int64_t CpuMatmul::few_tiles(const Product& product) const {
+  if (product.w.dtype == DType::kF8) return 0;
   return static_cast<int64_t>(product.w.tiled ? simd_.matmul->few_tiles_tiled : simd_.matmul->few_tiles);
 }
 // How many tiles of columns the kernel then takes at once.
@@ -133,8 +165,10 @@ void CpuMatmul::multiply_group(const Product& product, const RowBlock& block, in
   const int64_t column_tiles = ceil_divide(end_column - first_column, tile_columns);
   const int64_t tiles = row_blocks_.back().end_tile, block_tiles = block.end_tile - block.first_tile;
   const int64_t tile_sums = block_tiles * tile_rows * tile_columns;
-  const size_t a_bytes = kernel.a_bytes(product.a.dtype, product.w.dtype);
+  const size_t a_bytes = kernel.a_bytes(product.a.dtype, product.w_type());
   const Tensor w = product.w.at(block.matrix);
+  const bool scaled = w.dtype == DType::kF8;
+  auto* scaled_tile = reinterpret_cast<float*>(w_tile + kernel.w_bytes(product.a.dtype, product.w_type()));
   // With many rows, all tiles of w are taken for one block of k, whose packed rows stay in the cache. With few rows,
   // all of k is taken for one tile of w, whose rows are then read from end to end.
   const bool few = block_tiles * k_blocks * static_cast<int64_t>(a_bytes) <= kFewBytes;
@@ -173,13 +207,14 @@ void CpuMatmul::multiply_group(const Product& product, const RowBlock& block, in
   const bool packed = w.tiled && kernel.tile_is_packed(product.a.dtype, w.dtype);
   for (int64_t i = 0; i < steps; ++i) {
     const auto [b, tile] = step_of(i);
-    const RowsView w_rows = w_of({b, tile});
+    RowsView w_rows = w_of({b, tile});
+    if (scaled) w_rows = scaled_tile_of(w, column_of(tile), b * block_k, w_rows, scaled_tile);
     if (!packed) kernel.pack_w(w_rows, product.a.dtype, w_tile);
     PackedProduct part;
     part.a = product.packed + static_cast<size_t>(b * tiles + block.first_tile) * a_bytes;
     part.w = packed ? static_cast<const std::byte*>(w_rows.data) : w_tile;
     part.a_type = product.a.dtype;
-    part.w_type = product.w.dtype;
+    part.w_type = product.w_type();
     part.rows = static_cast<size_t>(block.rows);
     part.k = static_cast<size_t>(std::min(block_k, k - b * block_k));
     part.a_rows = view_of(product.a, block.first_row, block.rows, b * block_k, std::min(block_k, k - b * block_k));
@@ -263,6 +298,14 @@ void CpuMatmul::multiply_single_rows(const Product& product, int64_t group_colum
   });
 }
 
+// The scaled values of an fp8 matrix, valid until the next product.
+Tensor CpuMatmul::scaled_rows(const Tensor& a) {
+  const int64_t rows = a.dim(0), k = a.dim(1);
+  const Tensor values(scaled_.reserve<float>(static_cast<size_t>(rows * k)), DType::kF32, {rows, k});
+  for_each_row(pool_, rows, k, [&](int64_t row) { scale_elements(a, row, 0, k, values.as<float>() + row * k); });
+  return values;
+}
+
 void CpuMatmul::multiply_blocks(Product product) {
   if (row_blocks_.empty() || product.n() == 0) return;
   const MatmulKernel& kernel = *simd_.matmul;
@@ -274,7 +317,8 @@ void CpuMatmul::multiply_blocks(Product product) {
     max_tiles = std::max(max_tiles, block.end_tile - block.first_tile);
     max_rows = std::max(max_rows, block.rows);
   }
-  product.packed = pack_rows(product.a, product.w.dtype);
+  if (product.a.dtype == DType::kF8) product.a = scaled_rows(product.a);
+  product.packed = pack_rows(product.a, product.w_type());
   const bool few = max_tiles <= few_tiles(product);
   const int64_t unit = min_item_columns(), wanted = kItemsPerThreadFew * threads;
   if (few && max_rows == 1 && k_blocks > 1) {
@@ -291,7 +335,9 @@ void CpuMatmul::multiply_blocks(Product product) {
   const int64_t most = few ? 1 : kMaxGroupColumns / unit;
   const auto block_items = static_cast<size_t>(ceil_divide(n, item_columns));
 
-  const size_t w_bytes = kernel.w_bytes(product.a.dtype, product.w.dtype);
+  const size_t scaled_bytes =
+      product.w.dtype == DType::kF8 ? static_cast<size_t>(tile_columns) * kernel.block_k * sizeof(float) : 0;
+  const size_t w_bytes = kernel.w_bytes(product.a.dtype, product.w_type()) + scaled_bytes;
   const size_t sums_bytes = static_cast<size_t>(max_tiles) * kernel.tile_rows *
                             static_cast<size_t>(round_up(most * item_columns, tile_columns)) * sizeof(float);
   auto* scratch = scratch_.reserve<std::byte>(pool_.threads() * (w_bytes + sums_bytes));
@@ -360,7 +406,8 @@ Tensor CpuMatmul::prepacked(const Tensor& w) const {
   const MatmulKernel& kernel = *simd_.matmul;
   const auto tile = static_cast<int64_t>(kernel.tile_columns);
   Tensor same = w;
-  same.tiled = kernel.has_tiles(w.dtype) && w.dim(w.rank - 2) % tile == 0 && w.dim(w.rank - 1) % tile == 0;
+  same.tiled =
+      is_float(w) && kernel.has_tiles(w.dtype) && w.dim(w.rank - 2) % tile == 0 && w.dim(w.rank - 1) % tile == 0;
   return same;
 }
 
@@ -378,7 +425,7 @@ void CpuMatmul::prepack(const Tensor& w) {
 void CpuMatmul::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) {
   const int64_t m = a.dim(0), n = w.dim(0);
   expect(a.rank == 2 && w.rank == 2 && out.rank == 2 && a.dim(1) == w.dim(1) && out.dim(0) == m && out.dim(1) == n &&
-             (!bias || bias.numel() == n) && is_float(a) && is_float(w),
+             (!bias || bias.numel() == n) && are_operands(a, w),
          "matmul: shapes");
   row_blocks_.clear();
   cut_rows(0, 0, m, wanted_blocks(n));
@@ -391,7 +438,8 @@ void CpuMatmul::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, con
 void CpuMatmul::matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) {
   const int64_t m = a.dim(0), n = w.dim(0);
   expect(a.rank == 2 && w.rank == 2 && out.rank == 2 && a.dim(1) == w.dim(1) && out.dim(0) == m &&
-             2 * out.dim(1) == n && n % kGateUpColumns == 0 && out.dtype == a.dtype && is_float(a) && is_float(w),
+             2 * out.dim(1) == n && n % kGateUpColumns == 0 && (out.dtype == a.dtype || a.dtype == DType::kF8) &&
+             are_operands(a, w),
          "matmul_swiglu: shapes");
   row_blocks_.clear();
   cut_rows(0, 0, m, wanted_blocks(n));
@@ -411,7 +459,7 @@ void CpuMatmul::cut_experts(const Tensor& a, const Tensor& w, const Tensor& expe
 
 void CpuMatmul::grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) {
   expect(a.rank == 2 && w.rank == 3 && out.rank == 2 && a.dim(1) == w.dim(2) && out.dim(0) == a.dim(0) &&
-             out.dim(1) == w.dim(1) && expert_offsets.numel() == w.dim(0) + 1 && is_float(a) && is_float(w),
+             out.dim(1) == w.dim(1) && expert_offsets.numel() == w.dim(0) + 1 && are_operands(a, w),
          "grouped_matmul: shapes");
   cut_experts(a, w, expert_offsets);
   multiply_blocks({.a = a, .w = w, .out = out});
@@ -419,8 +467,9 @@ void CpuMatmul::grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& e
 
 void CpuMatmul::grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) {
   expect(a.rank == 2 && w.rank == 3 && out.rank == 2 && a.dim(1) == w.dim(2) && out.dim(0) == a.dim(0) &&
-             2 * out.dim(1) == w.dim(1) && w.dim(1) % kGateUpColumns == 0 && out.dtype == a.dtype &&
-             expert_offsets.numel() == w.dim(0) + 1 && is_float(a) && is_float(w),
+             2 * out.dim(1) == w.dim(1) && w.dim(1) % kGateUpColumns == 0 &&
+             (out.dtype == a.dtype || a.dtype == DType::kF8) && expert_offsets.numel() == w.dim(0) + 1 &&
+             are_operands(a, w),
          "grouped_swiglu: shapes");
   cut_experts(a, w, expert_offsets);
   multiply_blocks({.a = a, .w = w, .out = out, .swiglu = true});

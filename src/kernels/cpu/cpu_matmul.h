@@ -39,6 +39,7 @@ class CpuMatmul {
   int64_t min_item_columns() const;
   int64_t wanted_blocks(int64_t n) const;
   void cut_experts(const Tensor& a, const Tensor& w, const Tensor& expert_offsets);
+  Tensor scaled_rows(const Tensor& a);
   const std::byte* pack_rows(const Tensor& a, DType w_type);
   int64_t few_tiles(const Product& product) const;
   int64_t tiles_at_once(const Product& product, int64_t rows) const;
@@ -53,7 +54,7 @@ class CpuMatmul {
   ThreadPool& pool_;
   const Simd& simd_;
   std::vector<RowBlock> row_blocks_;
-  GrowingBuffer bias_, packed_, scratch_;
+  GrowingBuffer bias_, packed_, scratch_, scaled_;
 };
 
 }  // namespace lfm2

@@ -75,6 +75,36 @@ void CpuOps::rms_norm(const Tensor& x, const Tensor& weight, float eps, const Te
   });
 }
 
+void CpuOps::quantize(const Tensor& x, const Tensor& out) {
+  const int64_t k = x.k(), groups = out.scales.groups(k), group = out.scales.group == 0 ? k : out.scales.group;
+  expect(out.dtype == DType::kF8 && out.dims == x.dims && is_float(x) && out.scales.rows == 1, "quantize: shapes");
+  const float* in = as_float(x, activations_);
+  for_each_row(x.numel() / k * groups, group, [&](int64_t i) {
+    const int64_t row = i / groups, first = i % groups * group, count = std::min(group, k - first);
+    const float* values = in + row * k + first;
+    F8* target = out.as<F8>() + row * k + first;
+    float largest = 0;
+    for (int64_t c = 0; c < count; ++c)
+      largest = std::fmax(largest, std::fabs(values[c]));  // of those that are numbers
+    float scale = largest / kMaxF8;
+    if (scale == 0) scale = 1;
+    for (int64_t c = 0; c < count; ++c) target[c] = from_float<F8>(values[c] / scale);
+    out.scales.data[i % groups * out.scales.stride + row] = scale;
+  });
+}
+
+void CpuOps::put_columns(const Tensor& x, int64_t first, const Tensor& out) {
+  const int64_t n = x.k(), width = out.k();
+  expect(x.dtype == out.dtype && x.rank == 2 && out.rank == 2 && x.dim(0) == out.dim(0) && first >= 0 &&
+             first + n <= width,
+         "put_columns: shapes");
+  const size_t element = size_bytes(x.dtype);
+  for_each_row(x.dim(0), n, [&](int64_t row) {
+    std::memcpy(out.data + static_cast<size_t>(row * width + first) * element,
+                x.data + static_cast<size_t>(row * n) * element, static_cast<size_t>(n) * element);
+  });
+}
+
 void CpuOps::norm_matmul(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& w, const Tensor& bias,
                          const Tensor& normed, const Tensor& out) {
   rms_norm(x, norm_weight, eps, normed);

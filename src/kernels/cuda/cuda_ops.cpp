@@ -27,6 +27,22 @@ void CudaOps::rms_norm(const Tensor& x, const Tensor& weight, float eps, const T
   launch_rms_norm(stream_, x.data, any(weight), eps, x.dim(0), weight.numel(), out.data, x.dtype);
 }
 
+void CudaOps::quantize(const Tensor& x, const Tensor& out) {
+  expect(x.rank == 2 && out.dtype == DType::kF8 && out.dims == x.dims && is_float(x) && out.scales.rows == 1 &&
+             (out.scales.group == 0 || out.scales.group == 128),
+         "quantize: shapes");
+  launch_quantize(stream_, x.data, x.dim(0), x.dim(1), static_cast<int>(out.scales.group), out.data, out.scales.data,
+                  out.scales.stride, x.dtype);
+}
+
+void CudaOps::put_columns(const Tensor& x, int64_t first, const Tensor& out) {
+  expect(x.dtype == out.dtype && x.rank == 2 && out.rank == 2 && x.dim(0) == out.dim(0) && first >= 0 &&
+             first + x.dim(1) <= out.dim(1),
+         "put_columns: shapes");
+  const auto element = static_cast<int64_t>(size_bytes(x.dtype));
+  launch_put_columns(stream_, x.data, x.dim(0), x.dim(1) * element, out.data + first * element, out.dim(1) * element);
+}
+
 void CudaOps::norm_matmul(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& w, const Tensor& bias,
                           const Tensor& normed, const Tensor& out) {
   check_norm(x, norm_weight, normed);

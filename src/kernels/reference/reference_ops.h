@@ -29,6 +29,10 @@ std::vector<double> insert_drawn(const Tensor& ids, const Tensor& drawn);
 // out = x / sqrt(mean(x^2) + eps) ∘ weight.  [rows, n].  Lfm2RMSNorm
 Results rms_norm(const Tensor& x, const Tensor& weight, float eps);
 
+// The elements that x has once it is rounded to fp8: s E4M3(x / s), with s = max|x| / 448 (1 where 0) of each `group`
+// elements of a row, or of all (0). [rows, k]. QuantizationStrategy.TOKEN and GROUP of compressed-tensors
+std::vector<double> quantized(const Tensor& x, int64_t group);
+
 // out[i, j] = old[i, j] + bias[j] + Σ_x a[i, x] w[j, x]; bias and old may be empty.  [m, n].  torch.nn.Linear
 Results matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& old);
 

@@ -105,7 +105,7 @@ void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world
                                               facts.visible_gpus > 0 ? kMaxCudaTarget : kMaxCpuTarget);
   const SampleRange share = replica_samples(offsets, options.replicas, 0);
   const BatchPlan plan = MicroBatches(offsets, {}, share, {options.micro_batch, target}).plan();
-  const DType compute = options.dtype.value_or(shards.dtype());
+  const DType compute = shards.choose_dtype(options.dtype);
   // Of the results' kinds doctor knows --score, where nearly every position is a row, and --hidden.
   const int64_t rows = options.results.score ? plan.max_tokens : plan.max_rows(options.results);
   const StageMemory cost = stage_memory(shards, pieces, compute, plan.max_tokens, rows);
@@ -113,7 +113,7 @@ void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world
   facts.layers = layers_text(pieces);
   facts.tokens = plan.max_tokens;
   facts.row_bytes = config.hidden * static_cast<int64_t>(size_bytes(compute));
-  facts.dtype = name(compute);
+  facts.dtype = shards.products_in_fp8() ? name(DType::kF8) : name(compute);
   facts.weight_bytes = cost.weight_bytes;
   facts.activation_bytes = cost.total_bytes(buffers) - cost.weight_bytes;
 }

@@ -115,7 +115,7 @@ StageReport stage_report(const JobFrame& job, const JobPlan& plan, double load_s
 // are not valid.
 std::string write_report(const JobFrame& job, const PipelineShape& shape, const Runs& runs, JobReport report) {
   report.model_type = job.config().type_name();
-  report.dtype = name(job.compute);
+  report.dtype = job.dtype();
   report.transport = job.pipeline.size() == 1 ? "no transport" : job.machine.transport_name();
   report.version = kVersionText;
   report.layers = job.config().layers;
@@ -185,7 +185,7 @@ ExitCode run_job(JobFrame& job, Workload& workload) {
   job.enter({.phase = Phase::kRead});
   if (job.pipeline.size() > 1) job.say("hidden states go over " + job.machine.transport_name());
   if (job.machine.cuda) expect_gpu_computes(job.config(), job.options.weights.string());
-  job.compute = job.options.dtype.value_or(job.shards->dtype());
+  job.compute = job.shards->choose_dtype(job.options.dtype);
   leave_out_finished(job, workload);
   if (job.samples->left().samples == 0) return finish_without_run(job, workload);
   job.samples->share();

@@ -69,7 +69,8 @@ struct JobFrame {
   std::optional<ShardSet> shards;
   std::optional<JobSamples> samples;
   Machine machine;
-  DType compute = DType::kF32;
+  DType compute = DType::kF32;  // of activations
+  std::string_view dtype() const { return name(shards->products_in_fp8() ? DType::kF8 : compute); }
   std::string identity;  // of the job with an --output: JSON
   Kept kept;
   std::optional<Session> session;

@@ -108,7 +108,7 @@ std::string identity_of(const JobFrame& job, const Workload& workload, const std
       input.add(std::as_bytes(std::span<const char>(job.samples->names().lines(first))));
   Json identity{{"input", fmt::format("{} samples, {} tokens, {}", all.count(), all.offsets.back(), input.hex())},
                 {"weights", job.shards->split_id()},
-                {"--dtype", lfm2::name(job.compute)},
+                {"--dtype", job.dtype()},
                 {"--device", fmt::format("{}", fmt::join(kinds, " and "))},
                 {"--output", job.options.output.extension().string()},
                 {"--logits", name(job.options.results.positions)},

@@ -53,8 +53,9 @@ void add_layout_options(CLI::App& app, Options& options) {
 
 void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
   begin_group(app, kMachine);
-  app.add_option("--dtype", dtype, "Compute type: auto (the shards' own), fp32, bf16 or fp16")
-      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}))
+  app.add_option("--dtype", dtype,
+                 "Compute type: auto (the shards' own), fp32, bf16, fp16, or fp8 where shards hold it")
+      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16", "fp8"}))
       ->type_name("TYPE")
       ->capture_default_str();
   app.add_flag_callback(

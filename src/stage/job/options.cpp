@@ -311,7 +311,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   try {
     check_option_words(app, named ? argc - 1 : argc, named ? argv + 1 : argv);
     program.require_subcommand(1)->parse(std::move(words));
-    if (dtype != "auto") options.dtype = parse_dtype(dtype);
+    if (dtype != "auto") options.dtype = dtype == name(DType::kF8) ? DType::kF8 : parse_dtype(dtype);
     const bool prompted = options.command == Command::kPrompt;
     if (prompted || options.command == Command::kChat)
       options.quiet = !options.verbose;  // standard output is the text's

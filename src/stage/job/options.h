@@ -85,7 +85,7 @@ struct Options {
   ResultKind results;
   int64_t stride = 0;  // --score: tokens from one window of a text to the next; 0: no text is longer than the model
   GenerationOptions generation;
-  std::optional<DType> dtype;  // nothing: the type of the shards
+  std::optional<DType> dtype;  // ShardSet::choose_dtype
   bool plain_fp32 = false;     // --fp32-math simt
   DeviceChoice device = DeviceChoice::kAuto;
   TransportChoice transport = TransportChoice::kAuto;

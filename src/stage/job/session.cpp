@@ -94,7 +94,7 @@ void leave_out_unneeded(ShardSet& shards, const ResultKind& results) {
 StageMemory stage_memory(const ShardSet& shards, std::span<const LayerRange> pieces, DType compute, int64_t tokens,
                          int64_t rows) {
   StageMemory cost = stage_memory(shards.config(), pieces, compute, compute, tokens, rows);
-  cost.weight_bytes = held_bytes(stage_tensors(shards, pieces), compute);
+  cost.weight_bytes = held_bytes(shards, stage_tensors(shards, pieces), compute);
   return cost;
 }
 

@@ -14,12 +14,18 @@ class Attention {
   // (Batch::output_tokens) leave their keys and values.
   Tensor mix(Pass& pass, const Norm& norm) const;
   // residual += out_proj(mixed)
-  void add(Pass& pass, const Tensor& mixed) const { pass.ops.matmul(mixed, out_proj_, {}, pass.residual, Write::kAdd); }
+  void add(Pass& pass, const Tensor& mixed) const {
+    pass.ops.matmul(pass.operand(mixed, out_proj_), out_proj_, {}, pass.residual, Write::kAdd);
+  }
 
  private:
+  void project(Pass& pass, const Norm& norm, const Tensor& qkv) const;
+
   AttentionShape shape_;
   float eps_, rope_theta_;
-  Tensor qkv_proj_;         // [(heads + 2 kv_heads) head_dim, hidden]: the rows of q, then of k, then of v
+  // [(heads + 2 kv_heads) head_dim, hidden]: the rows of q, then of k, then of v; three tensors where some of the three
+  // are fp8 and others not.
+  std::vector<Tensor> qkv_proj_;
   Tensor q_norm_, k_norm_;  // [head_dim]
   Tensor out_proj_;         // [hidden, heads head_dim]
 };

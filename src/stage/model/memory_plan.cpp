@@ -12,15 +12,21 @@ namespace {
 
 class CountedWeights : public WeightSource {
  public:
-  explicit CountedWeights(DType held) : held_(held) {}
-  Tensor load(const std::vector<std::string>&, std::initializer_list<int64_t> dims, Rows) override {
-    const Tensor tensor(nullptr, held_, dims);
+  CountedWeights(const ModelConfig& config, DType held) : config_(config), held_(held) {}
+  Tensor load(const std::vector<std::string>& names, std::initializer_list<int64_t> dims, Rows) override {
+    const bool fp8 = config_.fp8_weights.contains(names.front());
+    Tensor tensor(nullptr, fp8 ? DType::kF8 : held_, dims);
+    if (fp8 && config_.quantization.scheme == Quantization::Scheme::kBlock) tensor.scales.group = kScaleBlock;
     bytes_ += tensor.bytes();
     return tensor;
+  }
+  bool load_together(const std::vector<std::string>& names) const override {
+    return are_loaded_together(config_, names);
   }
   uint64_t bytes() const { return bytes_; }
 
  private:
+  const ModelConfig& config_;
   DType held_;
   uint64_t bytes_ = 0;
 };
@@ -32,6 +38,8 @@ class CountingOps : public Ops {
   void embed(const Tensor&, const Tensor&, const Tensor&) override {}
   void insert_drawn(const Tensor&, const Tensor&) override {}
   void rms_norm(const Tensor&, const Tensor&, float, const Tensor&) override {}
+  void quantize(const Tensor&, const Tensor&) override {}
+  void put_columns(const Tensor&, int64_t, const Tensor&) override {}
   void matmul(const Tensor& a, const Tensor& w, const Tensor&, const Tensor&, Write) override {
     count(a.dim(0), w.dim(0), w.dim(1));
   }
@@ -105,7 +113,7 @@ size_t result_pieces(int64_t max_rows) {
 
 StageMemory stage_memory(const ModelConfig& config, LayerRange layers, DType compute, DType held, int64_t tokens,
                          int64_t result_rows) {
-  CountedWeights weights(held);
+  CountedWeights weights(config, held);
   const Stage stage(weights, config, layers);
   Scratch scratch;
   CountingOps layer_ops, head_ops;

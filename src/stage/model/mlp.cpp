@@ -16,8 +16,8 @@ void Mlp::forward(Pass& pass, const Norm& norm, const Norm* next) const {
   const Tensor x = pass.scratch.allocate(residual.dtype, {tokens, residual.dim(1)});
   const Tensor product = pass.scratch.allocate(residual.dtype, {tokens, ffn_});
   ops.rms_norm(residual, norm.weight, norm.eps, x);
-  ops.matmul_swiglu(x, gate_up_, product);
-  ops.matmul(product, down_, {}, residual, Write::kAdd);
+  ops.matmul_swiglu(pass.operand(x, gate_up_), gate_up_, product);
+  ops.matmul(pass.operand(product, down_), down_, {}, residual, Write::kAdd);
   if (next != nullptr) ops.rms_norm(residual, next->weight, next->eps, pass.normed);
 }
 

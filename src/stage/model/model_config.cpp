@@ -241,6 +241,12 @@ std::vector<int32_t> read_eos_tokens(const ConfigReader& reader) {
 
 }  // namespace
 
+bool are_loaded_together(const ModelConfig& config, const std::vector<std::string>& names) {
+  return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+    return config.fp8_weights.contains(name) == config.fp8_weights.contains(names.front());
+  });
+}
+
 ModelConfig parse_model_config(std::string_view json_text, const std::string& what) {
   const Json json = parse_json(json_text, what);
   if (!json.is_object()) throw Error(ExitCode::kData, what + ": no JSON object");

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,8 @@ struct ModelConfig {
   bool tied_embedding = false;      // the LM head is the embedding
   std::vector<int32_t> eos_tokens;  // any of these ids ends a text; may be empty
   Quantization quantization;        // of weights that are fp8
+  // Not of config.json: the names of the weights that are multiplied as fp8.
+  std::set<std::string> fp8_weights;
   // Not of config.json: how much of the model a job computes. It may also compute the first layers alone; `layers` and
   // `layer_types` are those, then.
   ModelEnd end = ModelEnd::kLmHead;
@@ -46,6 +49,9 @@ struct ModelConfig {
   std::string_view type_name() const { return moe ? "lfm2_moe" : "lfm2"; }
   bool operator==(const ModelConfig&) const = default;
 };
+
+// Whether WeightSource::load takes these weights as one: none or all of them are fp8.
+bool are_loaded_together(const ModelConfig& config, const std::vector<std::string>& names);
 
 // Parses a config.json. `what` names the file in messages. Error(kData) for a value that is missing, impossible or not
 // supported.

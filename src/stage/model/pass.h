@@ -48,12 +48,20 @@ struct Pass {
     ops.rms_norm(residual, norm.weight, norm.eps, normed);
     is_normed = true;
   }
+  // What a product with w multiplies: x [tokens, k] act itself, or, where w is fp8, x rounded to fp8 as w's scales ask.
+  Tensor operand(const Tensor& x, const Tensor& w) const {
+    if (w.dtype != DType::kF8) return x;
+    const Tensor rounded = scratch.allocate_quantized({x.dim(0), x.dim(1)}, w.scales.group);
+    ops.quantize(x, rounded);
+    return rounded;
+  }
   // out = norm(residual) wᵀ + bias
-  void project(const Norm& norm, const Tensor& w, const Tensor& bias, const Tensor& out) const {
-    if (is_normed)
-      ops.matmul(normed, w, bias, out, Write::kStore);
-    else
-      ops.norm_matmul(residual, norm.weight, norm.eps, w, bias, normed, out);
+  void project(const Norm& norm, const Tensor& w, const Tensor& bias, const Tensor& out) {
+    if (!is_normed && w.dtype != DType::kF8)
+      return ops.norm_matmul(residual, norm.weight, norm.eps, w, bias, normed, out);
+    if (!is_normed) ops.rms_norm(residual, norm.weight, norm.eps, normed);
+    is_normed = true;
+    ops.matmul(operand(normed, w), w, bias, out, Write::kStore);
   }
 };
 

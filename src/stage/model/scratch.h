@@ -20,6 +20,14 @@ class Scratch {
     expect(buffer_.data() == nullptr || used_ <= buffer_.bytes(), "Scratch: smaller than what was measured");
     return tensor;
   }
+  // Rows for Ops::quantize, with scales of `group` elements.
+  Tensor allocate_quantized(std::initializer_list<int64_t> dims, int64_t group) {
+    Tensor tensor = allocate(DType::kF8, dims);
+    const int64_t rows = tensor.numel() / tensor.k();
+    tensor.scales = {.group = group, .stride = rows};
+    tensor.scales.data = allocate(DType::kF32, {tensor.scales.groups(tensor.k()), rows}).as<float>();
+    return tensor;
+  }
   void reset() { used_ = held_; }
   // Tensors allocated before hold() survive reset(), until release().
   void hold() { held_ = used_; }

@@ -23,6 +23,9 @@ Tensor ShortConv::mix(Pass& pass, const Norm& norm) const {
   if (pass.cache == nullptr) {
     pass.project(norm, in_proj_, in_bias_, bcz);
     ops.short_conv(bcz, conv_, conv_bias_, pass.batch, gated);
+  } else if (in_proj_.dtype == DType::kF8) {
+    pass.project(norm, in_proj_, in_bias_, bcz);
+    ops.cached_short_conv(bcz, conv_, conv_bias_, pass.batch, pass.cache->conv, gated);
   } else if (pass.is_normed) {
     ops.project_short_conv(pass.normed, in_proj_, in_bias_, conv_, conv_bias_, pass.batch, pass.cache->conv, bcz,
                            gated);

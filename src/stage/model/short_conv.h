@@ -13,7 +13,7 @@ class ShortConv {
   Tensor mix(Pass& pass, const Norm& norm) const;
   // residual += out_proj(mixed)
   void add(Pass& pass, const Tensor& mixed) const {
-    pass.ops.matmul(mixed, out_proj_, out_bias_, pass.residual, Write::kAdd);
+    pass.ops.matmul(pass.operand(mixed, out_proj_), out_proj_, out_bias_, pass.residual, Write::kAdd);
   }
 
  private:

@@ -22,6 +22,8 @@ class WeightSource {
     kBehindOneAnother,
     kGateUp  // the names come in pairs, gate and up, whose blocks of rows alternate (kernels/gate_up.h)
   };
+  // Whether load() takes these tensors as one: none or all of them are fp8.
+  virtual bool load_together(const std::vector<std::string>& /*names*/) const { return true; }
   // Returns the named tensors of the checkpoint as one tensor of shape `dims` (a single name: that tensor). Where
   // `dims` is larger than they are (padded_ffn()), the additional columns, or the additional rows after each gate and
   // up tensor, are zero. The content may still be loading when the call returns.

@@ -307,6 +307,24 @@ const ShardTensor* ShardSet::scale_of(const ShardTensor& weight) const {
   return weight.dtype == DType::kF8 ? &find(scale_name(weight.spec.name)) : nullptr;
 }
 
+DType ShardSet::choose_dtype(std::optional<DType> wanted) {
+  std::set<std::string> fp8;
+  std::vector<ShardTensor> others;
+  for (const ShardTensor& tensor : tensors_)
+    if (tensor.dtype == DType::kF8)
+      fp8.insert(tensor.spec.name);
+    else if (!is_scale(tensor.spec))
+      others.push_back(tensor);
+  if (wanted == DType::kF8 && fp8.empty())
+    throw Error(ExitCode::kUsage,
+                fmt::format("--dtype fp8: {} holds weights in {}, expected fp8: weights-tools quantize MODEL --to fp8 "
+                            "--out MODEL-FP8, then weights-tools split MODEL-FP8 --out shards/",
+                            files_.front().path().parent_path().string(), name(dtype())));
+  const bool in_fp8 = !wanted || wanted == DType::kF8;
+  config_.fp8_weights = in_fp8 ? std::move(fp8) : std::set<std::string>();
+  return in_fp8 ? dtype_of_most_bytes(others) : *wanted;
+}
+
 uint64_t ShardSet::total_bytes() const {
   uint64_t total = 0;
   for (const ShardTensor& tensor : tensors_) total += tensor.bytes;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -67,6 +68,11 @@ class ShardSet {
   // The scales of a weight that is fp8, as fp8_tensors.h describes them; null for other tensors.
   const ShardTensor* scale_of(const ShardTensor& weight) const;
   DType dtype() const { return dtype_of_most_bytes(tensors_); }
+  // The type that activations get by --dtype: `wanted`, or, of nothing and of fp8, that of the weights which are not
+  // fp8. From here on products are in fp8 where shards hold it, unless another type is wanted. Error(kUsage) where fp8
+  // is wanted of shards that hold none.
+  DType choose_dtype(std::optional<DType> wanted);
+  bool products_in_fp8() const { return !config_.fp8_weights.empty(); }
   uint64_t total_bytes() const;
 
   // Reads `into.size()` bytes of the tensor, from `first_byte` on. May be called from any thread.

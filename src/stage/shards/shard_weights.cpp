@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "kernels/gate_up.h"
+#include "stage/shards/fp8_tensors.h"
 #include "stage/shards/overflow.h"
 
 namespace lfm2 {
@@ -44,11 +46,51 @@ class SequentialReader {
   std::span<const std::byte> left_;
 };
 
+// The scaled values of elements of an fp8 weight, for devices that hold it in another type.
+class Dequantizer {
+ public:
+  Dequantizer(const ShardSet& shards, const ShardTensor& weight) : weight_(weight) {
+    if (weight.dtype != DType::kF8) return;
+    by_block_ = shards.config().quantization.scheme == Quantization::Scheme::kBlock;
+    scales_ = scales_of(shards, *shards.scale_of(weight));
+  }
+  // The elements from number `first` on.
+  void values(const std::vector<std::byte>& elements, int64_t first, float* values) const {
+    const auto k = static_cast<int64_t>(weight_.spec.dims[1]);
+    const int64_t groups = by_block_ ? (k + kScaleBlock - 1) / kScaleBlock : 1;
+    for (size_t i = 0; i < elements.size(); ++i) {
+      const int64_t element = first + static_cast<int64_t>(i), row = element / k, column = element % k;
+      const int64_t scale = by_block_ ? row / kScaleBlock * groups + column / kScaleBlock : row;
+      values[i] = to_float(F8{std::to_integer<uint8_t>(elements[i])}) * scales_[static_cast<size_t>(scale)];
+    }
+  }
+  // All scales of a weight as fp32, checked. Error(kData) naming file and tensor.
+  static std::vector<float> scales_of(const ShardSet& shards, const ShardTensor& scale) {
+    std::vector<float> scales(numel(scale.spec.dims));
+    const size_t element = size_bytes(scale.dtype);
+    shards.read(scale, [&](uint64_t first_byte, std::span<const std::byte> bytes) {
+      const uint64_t first = first_byte / element;
+      const size_t count = bytes.size() / element;
+      if (const std::string bad = bad_scale(scale.spec, scale.dtype, first, bytes.data(), count); !bad.empty())
+        throw Error(ExitCode::kData, fmt::format("{}: scale {} is {}, expected a finite number above 0",
+                                                 shards.files()[scale.file].path().string(), scale.spec.name, bad));
+      convert(scale.dtype, bytes.data(), DType::kF32, scales.data() + first, count);
+    });
+    return scales;
+  }
+
+ private:
+  const ShardTensor& weight_;
+  bool by_block_ = false;
+  std::vector<float> scales_;
+};
+
 }  // namespace
 
-DType held_dtype(DType stored, DType compute, bool keep_fp32) {
-  if (keep_fp32) return DType::kF32;
-  return compute == DType::kF32 ? stored : compute;
+DType held_dtype(const ShardSet& shards, const ShardTensor& tensor, DType compute) {
+  if (tensor.spec.keep_fp32) return DType::kF32;
+  if (shards.config().fp8_weights.contains(tensor.spec.name)) return DType::kF8;
+  return compute == DType::kF32 && tensor.dtype != DType::kF8 ? tensor.dtype : compute;
 }
 
 ShardWeights::ShardWeights(const ShardSet& shards, Backend& backend, DType compute, Progress& progress, int readers)
@@ -74,12 +116,15 @@ Tensor ShardWeights::load(const std::vector<std::string>& names, std::initialize
   DType dtype = DType::kF32;
   for (const std::string& name : names) {
     const ShardTensor& part = shards_.find(name);
-    const DType held = held_dtype(part.dtype, compute_, part.spec.keep_fp32);
+    const DType held = held_dtype(shards_, part, compute_);
     if (parts.empty()) dtype = held;
+    expect((held == DType::kF8) == (dtype == DType::kF8), "ShardWeights::load: fp8 beside other types");
     if (held != dtype) dtype = DType::kF32;  // where the parts have different types, fp32 holds each exactly
     parts.push_back(&part);
+    asked_for_.insert(name);
+    if (const ShardTensor* scale = shards_.scale_of(part)) asked_for_.insert(scale->spec.name);
   }
-  const Tensor tensor = memory_.allocate(dtype, dims);
+  Tensor tensor = memory_.allocate(dtype, dims);
   int64_t first = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     const int64_t room = static_cast<int64_t>(held_elements(parts[i]->spec));
@@ -88,13 +133,33 @@ Tensor ShardWeights::load(const std::vector<std::string>& names, std::initialize
       first += room;
     } else {
       const bool up = i % 2 == 1;
-      add_gate_or_up(*parts[i], tensor, first + (up ? kGateUpBlock * tensor.dim(tensor.rank - 1) : 0));
+      add_gate_or_up(*parts[i], tensor, first + (up ? kGateUpBlock * tensor.k() : 0));
       if (up) first += 2 * room;
     }
-    asked_for_.insert(parts[i]->spec.name);
   }
   expect(first == tensor.numel(), "ShardWeights::load: the parts do not fill the tensor");
+  if (dtype == DType::kF8) add_scales(parts, tensor, rows);
   return tensor;
+}
+
+bool ShardWeights::load_together(const std::vector<std::string>& names) const {
+  return are_loaded_together(shards_.config(), names);
+}
+
+// A stored scale of 128 rows fills one for each eight, so that the rows of several weights, and blocks of gate and up
+// rows, stand beside each other with scales of their own.
+void ShardWeights::add_scales(const std::vector<const ShardTensor*>& weights, Tensor& tensor, Rows rows) {
+  const bool by_block = shards_.config().quantization.scheme == Quantization::Scheme::kBlock;
+  const bool in_eights = std::all_of(weights.begin(), weights.end(), [&](const ShardTensor* weight) {
+    return rows == Rows::kGateUp || weight->spec.dims[0] % kGateUpBlock == 0;
+  });
+  tensor.scales.rows = by_block && in_eights ? kGateUpBlock : 1;
+  tensor.scales.group = by_block ? kScaleBlock : 0;
+  tensor.scales.stride = tensor.dim(tensor.rank - 2) / tensor.scales.rows;
+  const int64_t matrices = tensor.rank < 3 ? 1 : tensor.dim(0);
+  tensor.scales.data =
+      memory_.allocate(DType::kF32, {matrices, tensor.scales.groups(tensor.k()), tensor.scales.stride}).as<float>();
+  add({nullptr, tensor, {}, 0, weights, rows});
 }
 
 Tensor ShardWeights::load_for_products(const std::vector<std::string>& names, std::initializer_list<int64_t> dims,
@@ -109,7 +174,7 @@ Tensor ShardWeights::load_for_products(const std::vector<std::string>& names, st
 void ShardWeights::add_part(const ShardTensor& part, const Tensor& tensor, int64_t first) {
   const auto count = static_cast<int64_t>(numel(part.spec.dims)), padding = static_cast<int64_t>(part.spec.padding);
   if (padding == 0) return add({&part, tensor, {.first = first}, count});
-  const auto columns = static_cast<int64_t>(part.spec.dims.back()), held = tensor.dim(tensor.rank - 1);
+  const auto columns = static_cast<int64_t>(part.spec.dims.back()), held = tensor.k();
   add({&part, tensor, {.first = first, .block = columns, .stride = held}, count});
   add({nullptr, tensor, {.first = first + columns, .block = held - columns, .stride = held}, padding});
 }
@@ -117,7 +182,7 @@ void ShardWeights::add_part(const ShardTensor& part, const Tensor& tensor, int64
 // Puts the part's rows into every other gate/up block from element `first` on; zeros fill up the last block.
 void ShardWeights::add_gate_or_up(const ShardTensor& part, const Tensor& tensor, int64_t first) {
   const auto count = static_cast<int64_t>(numel(part.spec.dims)), padding = static_cast<int64_t>(part.spec.padding);
-  const int64_t block = kGateUpBlock * tensor.dim(tensor.rank - 1);
+  const int64_t block = kGateUpBlock * tensor.k();
   add({&part, tensor, {.first = first, .block = block, .stride = 2 * block}, count});
   if (padding > 0) add({nullptr, tensor, {.first = first + count / block * 2 * block + count % block}, padding});
 }
@@ -160,7 +225,9 @@ bool ShardWeights::pop(Task& task) {
 void ShardWeights::reader_loop() try {
   const std::unique_ptr<Loader> loader = backend_.create_loader();
   for (Task task; pop(task);)
-    if (task.source == nullptr)
+    if (!task.scaled.empty())
+      read_scales(task);
+    else if (task.source == nullptr)
       clear(task, *loader);
     else
       read(task, *loader);
@@ -172,8 +239,13 @@ void ShardWeights::reader_loop() try {
 // Reads at a time the whole blocks that fit into a piece, or the part of a larger block that fits. An incomplete last
 // block is read separately.
 void ShardWeights::read(const Task& task, Loader& loader) {
-  const auto element_bytes = static_cast<int64_t>(size_bytes(task.source->dtype));
+  const bool dequantizes = task.source->dtype == DType::kF8 && task.target.dtype != DType::kF8;
+  const DType given = dequantizes ? DType::kF32 : task.source->dtype;  // to the loader
+  const auto element_bytes = static_cast<int64_t>(size_bytes(given));
   SequentialReader reader(shards_, *task.source);
+  const std::optional<Dequantizer> dequantizer =
+      dequantizes ? std::optional<Dequantizer>(std::in_place, shards_, *task.source) : std::nullopt;
+  std::vector<std::byte> stored;
   Checksum checksum;
   std::optional<std::string> overflow;
   const int64_t unit = std::max<int64_t>(task.place.block, 1), whole = task.count / unit * unit;
@@ -183,22 +255,57 @@ void ShardWeights::read(const Task& task, Loader& loader) {
     const int64_t in_block = done % unit;
     count = blocks ? std::min(most, whole - done) : std::min({fitting, unit - in_block, task.count - done});
     const std::span<std::byte> bytes = loader.piece().first(static_cast<size_t>(count * element_bytes));
-    reader.next(bytes);
-    checksum.add(bytes);
+    if (dequantizes) stored.resize(static_cast<size_t>(count));
+    const std::span<std::byte> read = dequantizes ? std::span<std::byte>(stored) : bytes;
+    reader.next(read);
+    checksum.add(read);
+    if (dequantizes) dequantizer->values(stored, done, reinterpret_cast<float*>(bytes.data()));
     if (!overflow)
-      overflow = find_overflow(task.source->spec, task.source->dtype, task.target.dtype, static_cast<uint64_t>(done),
-                               bytes.data(), static_cast<size_t>(count));
+      overflow = find_overflow(task.source->spec, given, task.target.dtype, static_cast<uint64_t>(done), bytes.data(),
+                               static_cast<size_t>(count));
     if (blocks)
-      loader.put(task.target, task.place, done, task.source->dtype, count);
+      loader.put(task.target, task.place, done, given, count);
     else
-      loader.put(task.target, {.first = task.place.first + done / unit * task.place.stride + in_block}, 0,
-                 task.source->dtype, count);
+      loader.put(task.target, {.first = task.place.first + done / unit * task.place.stride + in_block}, 0, given,
+                 count);
     const std::lock_guard lock(mutex_);
-    progress_.add(bytes.size());
+    progress_.add(read.size());
   }
   shards_.expect_checksum(*task.source, checksum);
   if (overflow)
     throw Error(ExitCode::kData, fmt::format("{}: {}", shards_.files()[task.source->file].path().string(), *overflow));
+}
+
+// Puts the stored scales of each weight's rows where these rows are; rows that are zeros have the scale 0.
+void ShardWeights::read_scales(const Task& task) {
+  const Tensor& tensor = task.target;
+  const Scales& layout = tensor.scales;
+  const int64_t groups = layout.groups(tensor.k()), stored_rows = layout.group == 0 ? 1 : kScaleBlock;
+  const int64_t matrix_rows = tensor.dim(tensor.rank - 2), matrices = tensor.numel() / tensor.k() / matrix_rows;
+  std::vector<float> values(static_cast<size_t>(matrices * groups * layout.stride));
+  int64_t first = 0;  // row of the tensor
+  for (size_t i = 0; i < task.scaled.size(); ++i) {
+    const ShardTensor& weight = *task.scaled[i];
+    const std::vector<float> stored = Dequantizer::scales_of(shards_, *shards_.scale_of(weight));
+    const auto n = static_cast<int64_t>(weight.spec.dims[0]);
+    for (int64_t row = 0; row < n; row += layout.rows) {
+      const int64_t at =
+          task.rows == Rows::kBehindOneAnother
+              ? first + row
+              : first + (row / kGateUpBlock * 2 + static_cast<int64_t>(i) % 2) * kGateUpBlock + row % kGateUpBlock;
+      for (int64_t group = 0; group < groups; ++group)
+        values[static_cast<size_t>((at / matrix_rows * groups + group) * layout.stride +
+                                   at % matrix_rows / layout.rows)] =
+            stored[static_cast<size_t>(row / stored_rows * groups + group)];
+    }
+    if (task.rows == Rows::kBehindOneAnother) first += n;
+    if (task.rows == Rows::kGateUp && i % 2 == 1) first += 2 * padded_ffn(n);
+    const std::lock_guard lock(mutex_);
+    progress_.add(shards_.scale_of(weight)->bytes);
+  }
+  const std::lock_guard lock(uploading_);
+  backend_.upload(Tensor(layout.data, DType::kF32, {std::ssize(values)}), 0, DType::kF32, values.data(),
+                  std::ssize(values));
 }
 
 // Writes zeros in the type of the target, so that the loader converts nothing.
@@ -242,10 +349,17 @@ std::vector<const ShardTensor*> stage_tensors(const ShardSet& shards, std::span<
   return tensors;
 }
 
-uint64_t held_bytes(const std::vector<const ShardTensor*>& tensors, DType compute) {
+uint64_t held_bytes(const ShardSet& shards, const std::vector<const ShardTensor*>& tensors, DType compute) {
   uint64_t bytes = 0;
-  for (const ShardTensor* tensor : tensors)
-    bytes += held_elements(tensor->spec) * size_bytes(held_dtype(tensor->dtype, compute, tensor->spec.keep_fp32));
+  for (const ShardTensor* tensor : tensors) {
+    if (is_scale(tensor->spec)) continue;  // counted with its weight
+    const DType held = held_dtype(shards, *tensor, compute);
+    bytes += held_elements(tensor->spec) * size_bytes(held);
+    if (held != DType::kF8) continue;
+    const bool by_block = shards.config().quantization.scheme == Quantization::Scheme::kBlock;
+    const uint64_t k = tensor->spec.dims[1], rows = held_elements(tensor->spec) / k;
+    bytes += sizeof(float) * (by_block ? rows / kGateUpBlock * ((k + kScaleBlock - 1) / kScaleBlock) : rows);
+  }
   return bytes;
 }
 

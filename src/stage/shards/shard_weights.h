@@ -17,9 +17,10 @@
 
 namespace lfm2 {
 
-// The type that the device holds a weight in: the stored type where the compute type is fp32 (its values are used
-// exactly), else the compute type. The expert bias stays fp32 (`keep_fp32`): it only ranks experts.
-DType held_dtype(DType stored, DType compute, bool keep_fp32);
+// The type that the device holds a weight in: fp8 where config().fp8_weights has it; otherwise the stored type where
+// the compute type is fp32 (its values are used exactly), or else the compute type. The expert bias stays fp32, as it
+// only ranks experts. What the checkpoint has as fp8 and the device has not is the scaled value, rounded once.
+DType held_dtype(const ShardSet& shards, const ShardTensor& tensor, DType compute);
 
 // Reader threads take tensors one after the other. Each reads a tensor's bytes into the pieces of its Loader, adds them
 // to the checksum, and passes them to the device.
@@ -33,6 +34,7 @@ class ShardWeights : public WeightSource {
   Tensor load(const std::vector<std::string>& names, std::initializer_list<int64_t> dims, Rows rows) override;
   Tensor load_for_products(const std::vector<std::string>& names, std::initializer_list<int64_t> dims,
                            Rows rows) override;
+  bool load_together(const std::vector<std::string>& names) const override;
   // Returns when all tensors that were asked for are on the device, in its order, or throws the first error of a
   // reader.
   void finish();
@@ -47,12 +49,17 @@ class ShardWeights : public WeightSource {
     Tensor target;
     Placement place;
     int64_t count = 0;  // elements
+    // Instead of all these: the scales of these weights, whose rows are those of `target` as `rows` says.
+    std::vector<const ShardTensor*> scaled = {};
+    Rows rows = Rows::kBehindOneAnother;
   };
   void add(Task task);
   void add_part(const ShardTensor& part, const Tensor& tensor, int64_t first);
   void add_gate_or_up(const ShardTensor& part, const Tensor& tensor, int64_t first);
+  void add_scales(const std::vector<const ShardTensor*>& weights, Tensor& tensor, Rows rows);
   void reader_loop();
   void read(const Task& task, Loader& loader);
+  void read_scales(const Task& task);
   static void clear(const Task& task, Loader& loader);
   bool pop(Task& task);  // waits for a task; false where no further one will come
   void end_readers();
@@ -65,6 +72,7 @@ class ShardWeights : public WeightSource {
   std::set<std::string> asked_for_;
   std::vector<Tensor> tiled_;  // rows until finish()
 
+  std::mutex uploading_;  // Backend::upload is for one thread at a time
   std::mutex mutex_;
   std::condition_variable changed_;
   std::multimap<int64_t, Task, std::greater<>> tasks_;  // by their elements; equal ones as they came
@@ -79,6 +87,6 @@ class ShardWeights : public WeightSource {
 std::vector<const ShardTensor*> stage_tensors(const ShardSet& shards, std::span<const LayerRange> pieces);
 
 // Bytes of these tensors on the device.
-uint64_t held_bytes(const std::vector<const ShardTensor*>& tensors, DType compute);
+uint64_t held_bytes(const ShardSet& shards, const std::vector<const ShardTensor*>& tensors, DType compute);
 
 }  // namespace lfm2

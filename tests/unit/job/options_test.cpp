@@ -125,7 +125,7 @@ TEST(OptionsTest, MistakesAreOneLineAndCode64) {
       {"--weights"},
       {"--weights", "s", "--no-such-option"},
       {"--weights", "s", "stray"},
-      {"--weights", "s", "--dtype", "fp8"},
+      {"--weights", "s", "--dtype", "fp4"},
       {"--weights", "s", "--device", "tpu"},
       {"--weights", "s", "--logits", "some"},
       {"--weights", "s", "--samples", "0"},

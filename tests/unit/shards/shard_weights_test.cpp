@@ -189,7 +189,7 @@ TEST(ShardWeightsTest, WhatStandsBehindTheModelsEndIsNotLoaded) {
       loaded.weights->finish();
       const std::vector<const ShardTensor*> tensors = stage_tensors(*loaded.shards, std::vector<LayerRange>{all});
       EXPECT_NO_THROW(loaded.weights->expect_all_loaded(tensors));
-      EXPECT_EQ(held_bytes(tensors, DType::kF32), loaded.weights->bytes());
+      EXPECT_EQ(held_bytes(*loaded.shards, tensors, DType::kF32), loaded.weights->bytes());
       EXPECT_EQ(stage_memory(config, all, DType::kF32, DType::kF32, 8, 1).weight_bytes, loaded.weights->bytes());
       const auto has = [&](const std::string& name) {
         return std::any_of(tensors.begin(), tensors.end(),
@@ -211,7 +211,8 @@ TEST(ShardWeightsTest, PlansCountThePadding) {
   loaded.weights->finish();
   const uint64_t taken = loaded.weights->bytes(), padding = 4 * 3 * kHidden * (4 + kExperts * 4);
   EXPECT_EQ(taken, source.total_bytes() + padding);
-  EXPECT_EQ(held_bytes(stage_tensors(*loaded.shards, std::vector<LayerRange>{all}), DType::kF32), taken);
+  EXPECT_EQ(held_bytes(*loaded.shards, stage_tensors(*loaded.shards, std::vector<LayerRange>{all}), DType::kF32),
+            taken);
   EXPECT_EQ(stage_memory(source.config(), all, DType::kF32, DType::kF32, 8, 1).weight_bytes, taken);
   EXPECT_EQ(stage_needs(source, {all}, {{}, DType::kF32, 1, 8})[0].weight_bytes, taken);
 }

@@ -17,7 +17,6 @@
 #include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/gemm/gemm_bf16x3.cuh"
-#include "kernels/cuda/gemm/gemm_bf16x3_wgmma_out.cuh"
 #include "kernels/cuda/gemm/gemm_bf16x3_wgmma_tiles.cuh"
 
 namespace lfm2 {

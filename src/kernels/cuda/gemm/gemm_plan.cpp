@@ -5,16 +5,28 @@
 namespace lfm2 {
 
 namespace {
-constexpr int64_t kVector = 8;  // with a multiple of so many elements, rows start on 16 bytes in every type
+constexpr int64_t kVector =
+    8;  // with a multiple of so many elements, rows start on 16 bytes in types of 16 and 32 bits
+
+GemmPath choose_fp8(const GemmProblem& problem) {
+  const bool swiglu = problem.epilogue == Epilogue::kSwiglu;
+  const bool regular = problem.aligned && problem.k > 0 && problem.k % 16 == 0 && problem.n > 0 &&
+                       problem.n % (swiglu ? 2 * kVector : kVector) == 0 && problem.out == DType::kBf16;
+  const bool known_scales =
+      problem.scale_group == 0 ? problem.scale_rows == 1 : problem.scale_group == 128 && problem.scale_rows == 8;
+  return problem.hopper && regular && known_scales ? GemmPath::kFp8 : GemmPath::kSimt;
 }
+}  // namespace
 
 bool gemm_supported(const GemmProblem& problem) {
   if (problem.act == DType::kI32 || problem.weight == DType::kI32) return false;
+  if (problem.act == DType::kF8 || problem.weight == DType::kF8) return problem.act == problem.weight;
   if (problem.out != problem.act && problem.out != DType::kF32) return false;
   return problem.act == DType::kF32 || problem.act == problem.weight;
 }
 
 GemmPath choose_grouped(const GemmProblem& problem) {
+  if (problem.act == DType::kF8) return choose_fp8(problem);
   const int64_t columns = problem.epilogue == Epilogue::kSwiglu ? 2 * kVector : kVector;
   const bool regular = problem.aligned && problem.k > 0 && problem.k % kVector == 0;
   const bool hopper = problem.hopper && regular && problem.n > 0 && problem.n % columns == 0;
@@ -26,6 +38,7 @@ GemmPath choose_grouped(const GemmProblem& problem) {
 
 GemmPath choose_dense(const GemmProblem& problem) {
   const GemmPath own = choose_grouped(problem);
+  if (problem.act == DType::kF8) return own;
   // These are as fast as cuBLASLt in large products. In small ones they are twice as fast, because cuBLASLt would have
   // to use the algorithm of the large ones, so that the bits stay the same.
   if (own == GemmPath::kBf16x3Wgmma || own == GemmPath::kWgmma) return own;

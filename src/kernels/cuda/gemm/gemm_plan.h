@@ -21,18 +21,20 @@ struct GemmProblem {
   int64_t n = 0, k = 0;
   bool bias = false;
   Epilogue epilogue = Epilogue::kStore;
-  bool aligned = true;      // every base pointer is on 16 bytes
-  bool hopper = false;      // sm_90's own instructions can be used
-  bool plain_fp32 = false;  // fp32 products use FFMA only
+  bool aligned = true;                      // every base pointer is on 16 bytes
+  bool hopper = false;                      // sm_90's own instructions can be used
+  bool plain_fp32 = false;                  // fp32 products use FFMA only
+  int64_t scale_rows = 1, scale_group = 0;  // of w's scales where it is fp8, as a is then (kernels/tensor.h)
 };
 
 enum class GemmPath {
   kCublasLt,     // dense; regular types and sizes
   kWgmma,        // Hopper, bf16 and fp16, regular sizes; dense and grouped; few rows use mma.sync, with the same bits
+  kFp8,          // Hopper, both operands fp8, regular sizes and scales; dense and grouped
   kMma,          // mma.sync of sm_80 and later, bf16 and fp16; dense and grouped
   kBf16x3Wgmma,  // Hopper, fp32 activations, bf16 or fp32 weights: exact bf16 products; dense and grouped
   kBf16x3,       // mma.sync, fp32 activations, bf16 weights: three exact bf16 products; dense and grouped
-  kSimt,         // FFMA, fp32 activations; dense and grouped
+  kSimt,         // FFMA, fp32 activations, or both operands fp8; dense and grouped
 };
 
 // Whether any path takes these types.

@@ -1,5 +1,7 @@
-// Matrix products of fp32 activations with weights of any type, in true fp32, dense and grouped. Each output is one
-// chain of fused multiply-adds over k in order, whatever the tile.
+// Matrix products of fp32 activations with weights of any type, and of fp8 with fp8, in true fp32, dense and grouped.
+// Each output is one chain of fused multiply-adds over k in order, whatever the tile.
+#include <cuda_fp8.h>
+
 #include "kernels/cuda/gemm/gemm_tile.cuh"
 
 namespace lfm2 {
@@ -24,36 +26,72 @@ struct Walk {
   __device__ Walk(const W* matrix, int64_t first, int64_t end, int64_t k, bool vector_rows);
   __device__ Octet load();
 };
+// Of fp8, the scaled values.
+struct ScaledWalk : Walk<__nv_fp8_e4m3> {
+  const float* scales;  // the row's first one
+  int64_t stride;       // to its next one
+  int column, group;    // elements of k with one factor; 0: the whole row
 
+  __device__ Octet load();
+};
 __device__ void store_part(float* buffer, const Octet& octet);
 template <bool half>
 __device__ void multiply_buffer(const float* a_rows, const float* w_columns, float (&sums)[8][8]);
+template <class Out>
+__device__ void write_four(Out* out, const float (&values)[kPart], int64_t columns, bool vector);
+template <class A, class W>
+__device__ void multiply_tile(const TileCoord& place, int row0, int column0, A a_walk, W w_walk, int64_t k,
+                              float (&sums)[8][8]);
+template <class Out>
+__device__ void write_sums(const GemmArgs& args, const TileCoord& place, int row0, int column0,
+                           const float (&sums)[8][8], bool vector_out);
+template <class Out>
 __device__ void write_swiglu(const GemmArgs& args, const TileCoord& place, int row0, int column0, float (&sums)[8][8],
                              bool vector_out);
 
-// - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and out fp32, w of
-//   type W, bias of any type.
+// - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a of type A, w of type
+//   W, out of type Out, bias of any type; A and Out are fp32, or A and W are fp8 with scales.
 // - block: a tile of kRows rows and kColumns columns of one group's product (find_tile), through two tile buffers of
 //   kDepth of k each, which are stored transposed.
 // - thread: of the tile eight rows and eight columns, each two runs of four, half a tile apart; where the group has
 //   at most half a tile of rows left, the first run of rows alone.
 // - alignment: `vector`: k in octets, a and w on 16 bytes; `vector_out`: vector_output(); otherwise any.
-template <class W>
+template <class A, class W, class Out>
 __global__ void __launch_bounds__(kThreads, 2) gemm_simt_kernel(GemmArgs args, bool vector, bool vector_out) {
-  __shared__ __align__(16) float a_buffer[2][kDepth * kStride], w_buffer[2][kDepth * kStride];
   const TileCoord place = find_tile(args, kSimtTile);
   if (place.group < 0) return;
-  const float* a = static_cast<const float*>(args.a);
-  const W* w = static_cast<const W*>(args.w.data) + place.group * args.n * args.k;
+  const Walk<A> a_walk(static_cast<const A*>(args.a), place.first_row, place.end_row, args.k, vector);
+  const Walk<W> w_walk(static_cast<const W*>(args.w.data) + place.group * args.n * args.k, place.first_column, args.n,
+                       args.k, vector);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int row0 = (warp / 2 * 4 + lane / 8) * kPart, column0 = (warp % 2 * 8 + lane % 8) * kPart;
-  const bool half = place.end_row - place.first_row <= kRows / 2;  // often so for the last tile of a group
   float sums[8][8] = {};
+  if constexpr (sizeof(A) == 1) {
+    const GemmScales& scales = args.scales;
+    const int64_t own = threadIdx.x / 2, groups = scales.group == 0 ? 1 : (args.k + scales.group - 1) / scales.group;
+    const int64_t a_row = min(place.first_row + own, args.m - 1), w_row = min(place.first_column + own, args.n - 1);
+    const int64_t w_stride = args.n / scales.w_rows;
+    const int column = static_cast<int>(threadIdx.x % 2) * kOctet;
+    const ScaledWalk scaled_a{{a_walk}, scales.a + a_row, scales.a_stride, column, scales.group};
+    const ScaledWalk scaled_w{
+        {w_walk}, scales.w + place.group * groups * w_stride + w_row / scales.w_rows, w_stride, column, scales.group};
+    multiply_tile(place, row0, column0, scaled_a, scaled_w, args.k, sums);
+  } else {
+    multiply_tile(place, row0, column0, a_walk, w_walk, args.k, sums);
+  }
+  if (args.epilogue == Epilogue::kSwiglu)
+    write_swiglu<Out>(args, place, row0, column0, sums, vector_out);
+  else
+    write_sums<Out>(args, place, row0, column0, sums, vector_out);
+}
 
-  Walk<float> a_walk(a, place.first_row, place.end_row, args.k, vector);
-  Walk<W> w_walk(w, place.first_column, args.n, args.k, vector);
+template <class A, class W>
+__device__ void multiply_tile(const TileCoord& place, int row0, int column0, A a_walk, W w_walk, int64_t k,
+                              float (&sums)[8][8]) {
+  __shared__ __align__(16) float a_buffer[2][kDepth * kStride], w_buffer[2][kDepth * kStride];
+  const bool half = place.end_row - place.first_row <= kRows / 2;  // often so for the last tile of a group
   Octet a_part = a_walk.load(), w_part = w_walk.load();
-  const int blocks = static_cast<int>((args.k + kDepth - 1) / kDepth);
+  const int blocks = static_cast<int>((k + kDepth - 1) / kDepth);
   for (int block = 0; block < blocks; ++block) {
     float* a_now = a_buffer[block % 2];
     float* w_now = w_buffer[block % 2];
@@ -67,26 +105,28 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_simt_kernel(GemmArgs args, b
     else
       multiply_buffer<false>(a_now + row0, w_now + column0, sums);
   }
+}
 
-  if (args.epilogue == Epilogue::kSwiglu) return write_swiglu(args, place, row0, column0, sums, vector_out);
+template <class Out>
+__device__ void write_sums(const GemmArgs& args, const TileCoord& place, int row0, int column0,
+                           const float (&sums)[8][8], bool vector_out) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const int64_t row = place.first_row + row0 + i % kPart + i / kPart * (kRows / 2);
     if (row >= place.end_row) continue;
-    float* out = static_cast<float*>(args.out) + row * args.n;
+    Out* out = static_cast<Out*>(args.out) + row * args.n;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t column = place.first_column + column0 + half * (kColumns / 2);
-      float4 sum = {sums[i][half * 4], sums[i][half * 4 + 1], sums[i][half * 4 + 2], sums[i][half * 4 + 3]};
-      float* values = reinterpret_cast<float*>(&sum);
+      float values[kPart];
 #pragma unroll
       for (int j = 0; j < kPart; ++j) {
+        values[j] = sums[i][half * kPart + j];
         if (column + j >= args.n) continue;
         if (args.bias.data != nullptr) values[j] += load_one(args.bias, column + j);
-        if (args.epilogue == Epilogue::kAdd) values[j] += out[column + j];
-        if (!vector_out) out[column + j] = values[j];
+        if (args.epilogue == Epilogue::kAdd) values[j] += to_f32(out[column + j]);
       }
-      if (vector_out && column < args.n) *reinterpret_cast<float4*>(out + column) = sum;
+      write_four(out + column, values, args.n - column, vector_out);
     }
   }
 }
@@ -105,6 +145,17 @@ __device__ Octet Walk<W>::load() {
   const Octet octet = left > 0 ? load_octet(next, left, vector) : Octet{};
   next += kDepth;
   left -= kDepth;
+  return octet;
+}
+
+__device__ Octet ScaledWalk::load() {
+  Octet octet{};
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i)
+    if (i < left) octet.v[i] = static_cast<float>(next[i]) * scales[group == 0 ? 0 : (column + i) / group * stride];
+  next += kDepth;
+  left -= kDepth;
+  column += kDepth;
   return octet;
 }
 
@@ -138,8 +189,22 @@ __device__ void multiply_buffer(const float* a_rows, const float* w_columns, flo
   }
 }
 
+template <class Out>
+__device__ void write_four(Out* out, const float (&values)[kPart], int64_t columns, bool vector) {
+  if constexpr (sizeof(Out) == sizeof(float)) {
+    if (vector && columns > 0) {
+      *reinterpret_cast<float4*>(out) = {values[0], values[1], values[2], values[3]};
+      return;
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kPart; ++j)
+    if (j < columns) out[j] = rounded<Out>(values[j]);
+}
+
 // Four lanes hold four each of sixteen columns: two lanes of gate, then two of up. A lane of gate gets the up columns
 // from the lane two further.
+template <class Out>
 __device__ void write_swiglu(const GemmArgs& args, const TileCoord& place, int row0, int column0, float (&sums)[8][8],
                              bool vector_out) {
   const bool gate = column0 / kGateUpBlock % 2 == 0;
@@ -148,37 +213,34 @@ __device__ void write_swiglu(const GemmArgs& args, const TileCoord& place, int r
     const int64_t row = place.first_row + row0 + i % kPart + i / kPart * (kRows / 2);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float4 result;
-      float* values = reinterpret_cast<float*>(&result);
+      float values[kPart];
 #pragma unroll
       for (int j = 0; j < kPart; ++j)
         values[j] = swiglu(sums[i][half * 4 + j], __shfl_down_sync(0xffffffffu, sums[i][half * 4 + j], 2));
       const int64_t column = place.first_column + column0 + half * (kColumns / 2);
       if (!gate || row >= place.end_row || column >= args.n) continue;
-      float* out = static_cast<float*>(args.out) + row * (args.n / 2) + column / (2 * kGateUpBlock) * kGateUpBlock +
-                   column % kGateUpBlock;
-      if (vector_out) {
-        *reinterpret_cast<float4*>(out) = result;
-      } else {
-#pragma unroll
-        for (int j = 0; j < kPart; ++j) out[j] = values[j];
-      }
+      Out* out = static_cast<Out*>(args.out) + row * (args.n / 2) + column / (2 * kGateUpBlock) * kGateUpBlock +
+                 column % kGateUpBlock;
+      write_four(out, values, kPart, vector_out);
     }
   }
 }
 
-template <class W>
-void launch_weight(cudaStream_t stream, const GemmArgs& args) {
+template <class A, class W, class Out>
+void launch_types(cudaStream_t stream, const GemmArgs& args) {
   const bool vector = args.k % kOctet == 0 && on_16_bytes(args.a) && on_16_bytes(args.w.data);
-  gemm_simt_kernel<W><<<tile_count(args, kSimtTile), kThreads, 0, stream>>>(args, vector, vector_output(args));
+  gemm_simt_kernel<A, W, Out><<<tile_count(args, kSimtTile), kThreads, 0, stream>>>(args, vector, vector_output(args));
   check_launch("gemm_simt_kernel");
 }
 
 }  // namespace
 
-void launch_gemm_simt(cudaStream_t stream, const GemmArgs& args) {
+void launch_gemm_simt(cudaStream_t stream, const GemmArgs& args, DType out) {
   if (args.m == 0 || args.n == 0) return;
-  with_device_type(args.w.dtype, [&](auto zero) { launch_weight<decltype(zero)>(stream, args); });
+  if (args.w.dtype == DType::kF8)
+    return with_device_type(
+        out, [&](auto zero) { launch_types<__nv_fp8_e4m3, __nv_fp8_e4m3, decltype(zero)>(stream, args); });
+  with_device_type(args.w.dtype, [&](auto zero) { launch_types<float, decltype(zero), float>(stream, args); });
 }
 
 }  // namespace lfm2

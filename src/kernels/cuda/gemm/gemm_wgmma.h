@@ -22,10 +22,17 @@ inline constexpr WgmmaTile kWgmmaSwigluTiles[] = {{128, 256, 2}, {128, 128, 1}};
 inline constexpr WgmmaTile kWgmmaTransposedTiles[] = {
     {32, 128, 1, true}, {64, 128, 1, true}, {128, 128, 1, true}, {256, 128, 1, true}};
 
+// Of fp8, whose sums take twice the registers.
+inline constexpr WgmmaTile kFp8Tiles[] = {{128, 128, 2}, {128, 128, 1}, {64, 64, 1}};
+inline constexpr WgmmaTile kFp8SwigluTiles[] = {{128, 128, 2}, {128, 128, 1}};
+inline constexpr WgmmaTile kFp8TransposedTiles[] = {{32, 128, 1, true}, {64, 128, 1, true}, {128, 128, 1, true}};
+
 // `out` is the type of the output.
 WgmmaTile choose_wgmma_tile(const GemmArgs& args, DType out, int multiprocessors);
+WgmmaTile choose_fp8_tile(const GemmArgs& args, int multiprocessors);
 
 // The same as launch_gemm_wgmma, with this tile, which is one of those above.
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out, WgmmaTile tile);
+void launch_gemm_fp8(cudaStream_t stream, const GemmArgs& args, WgmmaTile tile);
 
 }  // namespace lfm2

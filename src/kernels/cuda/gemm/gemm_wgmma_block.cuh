@@ -7,9 +7,10 @@
 
 namespace lfm2::wgmma_tiles {
 
-constexpr int kDepth = 64;  // elements of k in one piece of a tile: one swizzled row of 128 bytes
-constexpr int kRowBytes = kDepth * 2;
-constexpr int kWarpgroup = 128;  // threads
+constexpr int kRowBytes = 128;  // of one piece of a tile along k: a swizzled row
+template <class T>
+constexpr int kDepth = kRowBytes / static_cast<int>(sizeof(T));  // elements of k in it
+constexpr int kWarpgroup = 128;                                  // threads
 
 // What a block has, which follows from its tile.
 template <WgmmaTile tile>
@@ -51,14 +52,16 @@ struct TileCoord {
   enum Kind { kPair, kSingle, kHalf, kEnd };
   int first_row, end_row, first_column;
   int kind;
+  int group = 0;
 
   __device__ static TileCoord load(int reader, uint32_t address) {
     const uint4 bits = load_shared_by(reader, address);
-    return {static_cast<int>(bits.x), static_cast<int>(bits.y), static_cast<int>(bits.z), static_cast<int>(bits.w)};
+    return {static_cast<int>(bits.x), static_cast<int>(bits.y), static_cast<int>(bits.z), static_cast<int>(bits.w % 4),
+            static_cast<int>(bits.w / 4)};
   }
   __device__ void store(uint32_t address) const {
     store_shared(address, {static_cast<uint32_t>(first_row), static_cast<uint32_t>(end_row),
-                           static_cast<uint32_t>(first_column), static_cast<uint32_t>(kind)});
+                           static_cast<uint32_t>(first_column), static_cast<uint32_t>(kind + 4 * group)});
   }
 };
 
@@ -71,14 +74,15 @@ struct Block {
   int unit, units;  // the first unit; from a unit to the next
   int rounds;       // number of tile buffers that k fills
 
-  __device__ Block(uint32_t start, int64_t k)
+  // `depth`: elements of k in a piece
+  __device__ Block(uint32_t start, int64_t k, int depth)
       : staged(start + S::kBuffers * S::kBufferBytes),
         places(staged + S::kOutBytes),
         ring(start, places + S::kBuffers * 16),
         rank(tile.cluster == 1 ? 0 : static_cast<int>(cluster_rank())),
         unit(static_cast<int>(blockIdx.x) / tile.cluster),
         units(static_cast<int>(gridDim.x) / tile.cluster),
-        rounds(static_cast<int>((k + kDepth * S::kPieces - 1) / (kDepth * S::kPieces))) {}
+        rounds(static_cast<int>((k + depth * S::kPieces - 1) / (depth * S::kPieces))) {}
 
   __device__ uint32_t place() const { return places + ring.index() * 16; }
 };

@@ -11,6 +11,15 @@
 
 namespace lfm2 {
 
+// The factors of fp8 operands (kernels/tensor.h): one for each `group` elements of k, or, with 0, for a whole row.
+struct GemmScales {
+  const float* a = nullptr;  // [groups of k, a_stride]; null where the operands are not fp8
+  const float* w = nullptr;  // [groups, groups of k, n / w_rows]
+  int64_t a_stride = 0;
+  int w_rows = 1;  // rows of w that share factors
+  int group = 0;
+};
+
 // A product of every row of a with w, or of the rows offsets[e] … offsets[e + 1] with w[e], for every expert e.
 struct GemmArgs {
   const void* a;           // [m, k]
@@ -24,6 +33,7 @@ struct GemmArgs {
   Visible offsets_visible = Visible::kAfterWait;  // where there are offsets
   // SMs that persistent kernels (those of wgmma) leave free: Backend::reserve_sms.
   int reserved_sms = 0;
+  GemmScales scales{};
 };
 
 // For a of 16 bits, w of the same type, out of this type or fp32. Takes any sizes and addresses; rows of octets on 16
@@ -31,6 +41,10 @@ struct GemmArgs {
 void launch_gemm_mma(cudaStream_t stream, const GemmArgs& args, DType act, DType out);
 // The same for sm_90a only. n and k must be multiples of 8 (kSwiglu: n of 16), and everything on 16 bytes.
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out);
+// For a and w of fp8 with scales of single rows and no groups, or of eight rows of w and groups of 128, and out of
+// bf16, on sm_90a only. n must be a multiple of 8 (kSwiglu: 16) and k of 16, everything on 16 bytes. Each 128 of k are
+// summed by the tensor cores, whose own sums of fp8 keep fewer bits, and added up in fp32.
+void launch_gemm_fp8(cudaStream_t stream, const GemmArgs& args);
 // The same as launch_gemm_wgmma, with the same bits, where prefers_skinny() says so.
 void launch_gemm_skinny(cudaStream_t stream, const GemmArgs& args, DType act, DType out);
 // For a and out of fp32, w of bf16 or fp32, on sm_90a only. n and k must be multiples of 8 (w fp32: k of 4), and
@@ -38,7 +52,8 @@ void launch_gemm_skinny(cudaStream_t stream, const GemmArgs& args, DType act, DT
 void launch_gemm_bf16x3_wgmma(cudaStream_t stream, const GemmArgs& args);
 // For a and out of fp32, w of bf16. k must be a multiple of 8, and a and w on 16 bytes.
 void launch_gemm_bf16x3(cudaStream_t stream, const GemmArgs& args);
-// For a and out of fp32, w of any type. Takes any sizes and addresses.
-void launch_gemm_simt(cudaStream_t stream, const GemmArgs& args);
+// For a and out of fp32, w of any type; or for a and w of fp8 with any scales, out of any type. Takes any sizes and
+// addresses.
+void launch_gemm_simt(cudaStream_t stream, const GemmArgs& args, DType out);
 
 }  // namespace lfm2

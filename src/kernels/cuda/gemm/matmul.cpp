@@ -21,10 +21,14 @@ Products::Product Products::dense_product(const Tensor& a, const Tensor& w, cons
       .epilogue = epilogue,
       .aligned = on_16_bytes(a) && on_16_bytes(w) && on_16_bytes(out) && (!bias || on_16_bytes(bias)),
       .hopper = features_.hopper,
-      .plain_fp32 = features_.plain_fp32};
-  expect(gemm_supported(problem) && (!bias || is_float(bias)), "matmul: this combination of types");
+      .plain_fp32 = features_.plain_fp32,
+      .scale_rows = w.scales.rows,
+      .scale_group = w.scales.group};
+  expect(gemm_supported(problem) && (is_float(a) || are_operands(a, w)) && (!bias || is_float(bias)),
+         "matmul: this combination of types");
   const bool same_bias = !bias || bias.dtype == w.dtype;
-  return {.args = {a.data, any(w), any(bias), out.data, nullptr, m, n, k, 1, epilogue},
+  return {.args = {a.data, any(w), any(bias), out.data, nullptr, m, n, k, 1, epilogue, Visible::kAfterWait, 0,
+                   scales_of(a, w)},
           .problem = problem,
           .path = same_bias ? choose_dense(problem) : choose_grouped(problem)};
 }

@@ -18,17 +18,25 @@ void Products::multiply(GemmPath path, GemmArgs args, const GemmProblem& problem
       if (prefers_skinny(args.m, args.n, args.offsets != nullptr))
         return launch_gemm_skinny(stream_, args, problem.act, problem.out);
       return launch_gemm_wgmma(stream_, args, problem.act, problem.out);
+    case GemmPath::kFp8:
+      return launch_gemm_fp8(stream_, args);
     case GemmPath::kBf16x3Wgmma:
       return launch_gemm_bf16x3_wgmma(stream_, args);
 #else
     case GemmPath::kWgmma:
+    case GemmPath::kFp8:
     case GemmPath::kBf16x3Wgmma:
       expect(false, "this build has no code for sm_90a");
       return;
 #endif
     case GemmPath::kSimt:
-      return launch_gemm_simt(stream_, args);
+      return launch_gemm_simt(stream_, args, problem.out);
   }
+}
+
+GemmScales Products::scales_of(const Tensor& a, const Tensor& w) {
+  return {a.scales.data, w.scales.data, a.scales.stride, static_cast<int>(w.scales.rows),
+          static_cast<int>(w.scales.group)};
 }
 
 // Checks the operands.
@@ -49,10 +57,24 @@ Products::Product Products::grouped_product(const Tensor& a, const Tensor& w, co
                             .epilogue = epilogue,
                             .aligned = on_16_bytes(a) && on_16_bytes(w) && on_16_bytes(out),
                             .hopper = features_.hopper,
-                            .plain_fp32 = features_.plain_fp32};
-  expect(gemm_supported(problem), "grouped product: this combination of types");
+                            .plain_fp32 = features_.plain_fp32,
+                            .scale_rows = w.scales.rows,
+                            .scale_group = w.scales.group};
+  expect(gemm_supported(problem) && (is_float(a) || are_operands(a, w)), "grouped product: this combination of types");
   const int32_t* offsets = expert_offsets ? expert_offsets.as<const int32_t>() : nullptr;
-  return {.args = {a.data, any(w), {}, out.data, offsets, a.dim(0), n, k, groups, epilogue, routing_visible_},
+  return {.args = {a.data,
+                   any(w),
+                   {},
+                   out.data,
+                   offsets,
+                   a.dim(0),
+                   n,
+                   k,
+                   groups,
+                   epilogue,
+                   routing_visible_,
+                   0,
+                   scales_of(a, w)},
           .problem = problem,
           .path = choose_grouped(problem)};
 }

@@ -57,6 +57,7 @@ class Products {
   // Multiplies each group's rows with its matrix w[group], or, without offsets, all rows with the only matrix.
   void multiply_groups(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out,
                        Epilogue epilogue);
+  static GemmScales scales_of(const Tensor& a, const Tensor& w);
   void multiply(GemmPath path, GemmArgs args, const GemmProblem& problem);
 
   cudaStream_t stream_;

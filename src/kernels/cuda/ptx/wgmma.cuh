@@ -1,10 +1,11 @@
-// Hopper's matrix instruction, wgmma (sm_90a): four warps multiply 64 rows by up to 256 columns, 16 of k at a time,
-// with fp32 sums in registers. The multiplication runs in the background: a warp calls the fence, some multiplies and
-// the commit, and may use the registers and the shared memory again after the wait.
+// Hopper's matrix instruction, wgmma (sm_90a): four warps multiply 64 rows by up to 256 columns, 32 bytes of k at a
+// time, with fp32 sums in registers. The multiplication runs in the background: a warp calls the fence, some multiplies
+// and the commit, and may use the registers and the shared memory again after the wait.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
 
@@ -26,7 +27,7 @@ __device__ inline void wgmma_keep(float (&d)[size]) {
   for (int i = 0; i < size; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// The descriptor of an operand that begins at `address` in shared memory: rows of 128 bytes (64 elements of k), of
+// The descriptor of an operand that begins at `address` in shared memory: rows of 128 bytes of k, of
 // which each eight begin on 1024 bytes and are swizzled as the copy engine leaves them. Of its two words only the first
 // one varies, and that one is known to be the same in all lanes, so that parts of the operand are found by uniform
 // instructions. To be made by a whole warp, whose lanes have the same address.
@@ -43,33 +44,40 @@ class WgmmaOperand {
  private:
   uint32_t low_;
 };
-// So many sixteens are 16 elements of k.
+// So many sixteens are the elements of k of one instruction.
 constexpr int kWgmmaStep = 32 >> 4;
 
+// The texts of an instruction that depend on its operands' type. kOrder: both operands have their rows along k, which
+// only the 16-bit instruction wants to be told.
 template <class T>
 struct MmaType;
 template <>
 struct MmaType<__nv_bfloat16> {
-  static constexpr char kName[] = "bf16";
+  static constexpr char kName[] = "bf16", kDepth[] = "16", kOrder[] = ", 0, 0";
 };
 template <>
 struct MmaType<__half> {
-  static constexpr char kName[] = "f16";
+  static constexpr char kName[] = "f16", kDepth[] = "16", kOrder[] = ", 0, 0";
+};
+template <>
+struct MmaType<__nv_fp8_e4m3> {
+  static constexpr char kName[] = "e4m3", kDepth[] = "32", kOrder[] = "";
 };
 
 // One instruction, where it is the one of `columns`. `eights` is width / 8; the texts are the numbers of the operands
 // behind the sums.
-#define LFM2_WGMMA(width, eights, a_text, w_text, add_text, type_text)                                       \
-  if constexpr (columns == width)                                                                            \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add_text ", 0;\nwgmma.mma_async.sync.aligned.m64n" #width \
-               "k16.f32." type_text "." type_text " {" LFM2_WGMMA_TEXT_##eights "}, " a_text ", " w_text     \
-                                                                                ", p, 1, 1, 0, 0;\n}\n"      \
-               : LFM2_WGMMA_SUMS_##eights                                                                    \
-               : "l"(a), "l"(w), "r"(static_cast<int>(accumulate)), "C"(MmaType<T>::kName))
+#define LFM2_WGMMA(width, eights, a_text, w_text, add_text, type_text, depth_text, order_text)                       \
+  if constexpr (columns == width)                                                                                    \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add_text ", 0;\nwgmma.mma_async.sync.aligned.m64n" #width         \
+               "k" depth_text ".f32." type_text "." type_text " {" LFM2_WGMMA_TEXT_##eights                          \
+               "}, " a_text ", " w_text ", p, 1, 1" order_text ";\n}\n"                                              \
+               : LFM2_WGMMA_SUMS_##eights                                                                            \
+               : "l"(a), "l"(w), "r"(static_cast<int>(accumulate)), "C"(MmaType<T>::kName), "C"(MmaType<T>::kDepth), \
+                 "C"(MmaType<T>::kOrder))
 
-// d (+)= a wᵀ, for a [64, 16] and w [columns, 16] of type T in shared memory. Thread t of the four warps holds of d the
-// row t / 32 * 16 + t % 32 / 4, columns 8 j + 2 (t % 4) + {0, 1}, in d[4 j + {0, 1}], and the row 8 further, same
-// columns, in d[4 j + {2, 3}].
+// d (+)= a wᵀ, for a [64, 32 bytes] and w [columns, 32 bytes] of type T in shared memory. Thread t of the four warps
+// holds of d the row t / 32 * 16 + t % 32 / 4, columns 8 j + 2 (t % 4) + {0, 1}, in d[4 j + {0, 1}], and the row 8
+// further, same columns, in d[4 j + {2, 3}].
 template <class T, int columns, int size>
 __device__ inline void wgmma(float (&d)[size], uint64_t a, uint64_t w, bool accumulate) {
   static_assert(size >= columns / 2, "a thread holds columns / 2 sums");
@@ -79,23 +87,23 @@ __device__ inline void wgmma(float (&d)[size], uint64_t a, uint64_t w, bool accu
                                                 : 32) ==
                         0,
                 "no such instruction here");
-  LFM2_WGMMA(256, 32, "%128", "%129", "%130", "%131");
-  LFM2_WGMMA(224, 28, "%112", "%113", "%114", "%115");
-  LFM2_WGMMA(192, 24, "%96", "%97", "%98", "%99");
-  LFM2_WGMMA(160, 20, "%80", "%81", "%82", "%83");
-  LFM2_WGMMA(144, 18, "%72", "%73", "%74", "%75");
-  LFM2_WGMMA(128, 16, "%64", "%65", "%66", "%67");
-  LFM2_WGMMA(112, 14, "%56", "%57", "%58", "%59");
-  LFM2_WGMMA(96, 12, "%48", "%49", "%50", "%51");
-  LFM2_WGMMA(80, 10, "%40", "%41", "%42", "%43");
-  LFM2_WGMMA(64, 8, "%32", "%33", "%34", "%35");
-  LFM2_WGMMA(56, 7, "%28", "%29", "%30", "%31");
-  LFM2_WGMMA(48, 6, "%24", "%25", "%26", "%27");
-  LFM2_WGMMA(40, 5, "%20", "%21", "%22", "%23");
-  LFM2_WGMMA(32, 4, "%16", "%17", "%18", "%19");
-  LFM2_WGMMA(24, 3, "%12", "%13", "%14", "%15");
-  LFM2_WGMMA(16, 2, "%8", "%9", "%10", "%11");
-  LFM2_WGMMA(8, 1, "%4", "%5", "%6", "%7");
+  LFM2_WGMMA(256, 32, "%128", "%129", "%130", "%131", "%132", "%133");
+  LFM2_WGMMA(224, 28, "%112", "%113", "%114", "%115", "%116", "%117");
+  LFM2_WGMMA(192, 24, "%96", "%97", "%98", "%99", "%100", "%101");
+  LFM2_WGMMA(160, 20, "%80", "%81", "%82", "%83", "%84", "%85");
+  LFM2_WGMMA(144, 18, "%72", "%73", "%74", "%75", "%76", "%77");
+  LFM2_WGMMA(128, 16, "%64", "%65", "%66", "%67", "%68", "%69");
+  LFM2_WGMMA(112, 14, "%56", "%57", "%58", "%59", "%60", "%61");
+  LFM2_WGMMA(96, 12, "%48", "%49", "%50", "%51", "%52", "%53");
+  LFM2_WGMMA(80, 10, "%40", "%41", "%42", "%43", "%44", "%45");
+  LFM2_WGMMA(64, 8, "%32", "%33", "%34", "%35", "%36", "%37");
+  LFM2_WGMMA(56, 7, "%28", "%29", "%30", "%31", "%32", "%33");
+  LFM2_WGMMA(48, 6, "%24", "%25", "%26", "%27", "%28", "%29");
+  LFM2_WGMMA(40, 5, "%20", "%21", "%22", "%23", "%24", "%25");
+  LFM2_WGMMA(32, 4, "%16", "%17", "%18", "%19", "%20", "%21");
+  LFM2_WGMMA(24, 3, "%12", "%13", "%14", "%15", "%16", "%17");
+  LFM2_WGMMA(16, 2, "%8", "%9", "%10", "%11", "%12", "%13");
+  LFM2_WGMMA(8, 1, "%4", "%5", "%6", "%7", "%8", "%9");
 }
 
 // The same with a in registers, as mma.sync takes it: of the warp's 16 rows the rows t % 32 / 4 and t % 32 / 4 + 8,

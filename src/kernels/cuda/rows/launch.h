@@ -33,6 +33,15 @@ void launch_copy_words(cudaStream_t stream, void* to, const void* from, int word
 void launch_rms_norm(cudaStream_t stream, const void* x, AnyArray weight, float eps, int64_t rows, int64_t n, void* out,
                      DType act);
 
+// Copies x [rows, row_bytes] to the first columns of out [rows, out_row_bytes], a matrix that begins at any column.
+void launch_put_columns(cudaStream_t stream, const void* x, int64_t rows, int64_t row_bytes, void* out,
+                        int64_t out_row_bytes);
+
+// `group`: elements that share a factor, 128 or 0 for whole rows.  x [rows, n], out [rows, n] fp8, scales [groups,
+// stride]
+void launch_quantize(cudaStream_t stream, const void* x, int64_t rows, int64_t n, int group, void* out, float* scales,
+                     int64_t stride, DType act);
+
 struct ShortConvArgs {
   const void* bcz;           // [tokens, 3 hidden]
   AnyArray weight, bias;     // [hidden, taps], [hidden] or none

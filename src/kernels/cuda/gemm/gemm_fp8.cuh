@@ -1,0 +1,152 @@
+// How gemm_wgmma.cu adds up fp8 products. The tensor cores keep about 13 bits of their own sums of fp8 products, so the
+// sums of each 128 of k are scaled and added in fp32, as DeepGEMM does (github.com/deepseek-ai/DeepGEMM, "promotion").
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/cuda/gemm/gemm_wgmma_block.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
+
+namespace lfm2 {
+namespace wgmma_tiles {
+struct Fp8ByGroup;
+struct Fp8ByRow;
+}  // namespace wgmma_tiles
+template <>
+struct MmaType<wgmma_tiles::Fp8ByGroup> : MmaType<__nv_fp8_e4m3> {};
+template <>
+struct MmaType<wgmma_tiles::Fp8ByRow> : MmaType<__nv_fp8_e4m3> {};
+}  // namespace lfm2
+
+namespace lfm2::wgmma_tiles {
+
+// The instruction's first row, of 64, that this thread holds sums of; the other one is 8 further.
+__device__ inline int warpgroup_row() {
+  return static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
+}
+
+// The two kinds of fp8 operands: each 128 of k have factors of their own, or whole rows have one.
+struct Fp8ByGroup {
+  uint8_t bits;
+};
+struct Fp8ByRow {
+  uint8_t bits;
+};
+
+// The factors of a thread's sums, of an instruction with `columns` columns. Of sums[4 j + i] the instruction's row is
+// the thread's own (i < 2) or 8 further, the column 8 j + 2 (lane % 4) + i % 2. Rows are rows of a and columns those of
+// w, or, `transposed`, the other way around. What lies outside of a or w has the factor 0.
+template <class T, int columns, bool transposed>
+class Fp8Scales {
+ public:
+  static constexpr bool kByGroup = std::is_same_v<T, Fp8ByGroup>;
+  struct Factors {
+    float rows[2];
+    float columns_of[columns / 8][2];
+  };
+
+  // `row`, `column`: of the thread's own row and of the first column; where transposed, `row` is a's and `column` is
+  // w's.
+  __device__ Fp8Scales(const GemmArgs& args, int group, int row, int column)
+      : a_(args.scales.a + row),
+        w_(args.scales.w + column / kWRows),
+        a_stride_(static_cast<int>(args.scales.a_stride)),
+        w_stride_(static_cast<int>(args.n) / kWRows),
+        a_left_(static_cast<int>(args.m) - row),
+        w_left_(static_cast<int>(args.n) - column),
+        last_(kByGroup ? static_cast<int>((args.k + kGroup - 1) / kGroup) - 1 : 0) {
+    w_ += static_cast<int64_t>(group) * w_stride_ * (last_ + 1);
+    in_fours_ = columns % 32 == 0 && w_left_ >= columns && w_stride_ % 4 == 0;
+  }
+
+  // The factors of the piece of k with this number.
+  __device__ Factors read(int piece) const {
+    const int at = min(piece, last_);
+    const float *a = a_ + static_cast<int64_t>(at) * a_stride_, *w = w_ + static_cast<int64_t>(at) * w_stride_;
+    Factors factors;
+    if constexpr (transposed) {
+      factors.rows[0] = __ldg(w), factors.rows[1] = w_left_ > 8 ? __ldg(w + 8 / kWRows) : 0;
+#pragma unroll
+      for (int j = 0; j < columns / 8; ++j)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          factors.columns_of[j][i] = 8 * j + pair() + i < a_left_ ? __ldg(a + 8 * j + pair() + i) : 0;
+    } else {
+      factors.rows[0] = a_left_ > 0 ? __ldg(a) : 0, factors.rows[1] = a_left_ > 8 ? __ldg(a + 8) : 0;
+      if (kByGroup && in_fours_) {
+#pragma unroll
+        for (int j = 0; j < columns / 8; j += 4) {
+          const float4 four = __ldg(reinterpret_cast<const float4*>(w + j));
+          const float each[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+          for (int i = 0; i < 4 && j + i < columns / 8; ++i)
+            factors.columns_of[j + i][0] = factors.columns_of[j + i][1] = each[i];
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < columns / 8; ++j) {
+          const bool inside = 8 * j < w_left_;  // n is a multiple of 8
+          if constexpr (kByGroup) {
+            factors.columns_of[j][0] = factors.columns_of[j][1] = inside ? __ldg(w + j) : 0;
+          } else {
+            const float2 two = inside ? __ldg(reinterpret_cast<const float2*>(w + 8 * j + pair())) : float2{};
+            factors.columns_of[j][0] = two.x, factors.columns_of[j][1] = two.y;
+          }
+        }
+      }
+    }
+    return factors;
+  }
+
+ private:
+  static constexpr int kGroup = 128, kWRows = kByGroup ? 8 : 1;
+
+  __device__ static int pair() { return static_cast<int>(threadIdx.x) % 4 * 2; }
+
+  const float *a_, *w_;  // of the row and column
+  int a_stride_, w_stride_, a_left_, w_left_, last_;
+  bool in_fours_;  // the factors of all columns are there, in words of four
+};
+
+// sums = Σ over pieces of k of their scaled sums. start(part, buffer, a, w, first) starts a step of k, as for_each_step
+// calls it. The factors of a piece are read while the piece before it is multiplied.
+template <WgmmaTile tile, class T, int columns, bool transposed, class F>
+__device__ __forceinline__ void add_scaled_pieces(Block<tile>& block, float (&sums)[columns / 2],
+                                                  const Fp8Scales<T, columns, transposed>& scales, const F& start) {
+  using S = Shape<tile>;
+  constexpr int kSteps = kRowBytes / 32;
+  constexpr bool kByGroup = Fp8Scales<T, columns, transposed>::kByGroup;
+  float part[columns / 2];
+  auto factors = scales.read(0), next = factors;
+  for (int round = 0; round < block.rounds; ++round) {
+    if (round > 0) block.ring.wait_full();
+    const WgmmaOperand buffer(block.ring.buffer());
+#pragma unroll
+    for (int piece = 0; piece < S::kPieces; ++piece) {
+      wgmma_keep(part);
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step)
+        start(part, buffer, (piece * S::kAPiece >> 4) + step * kWgmmaStep,
+              (S::kABytes + piece * S::kWPiece >> 4) + step * kWgmmaStep, step == 0);
+      wgmma_commit();
+      if constexpr (kByGroup) next = scales.read(round * S::kPieces + piece + 1);
+      wgmma_wait<0>();
+      wgmma_keep(part);
+      const bool is_last = piece + 1 == S::kPieces;  // of the tile buffer
+      if (is_last && static_cast<int>(threadIdx.x) % 32 < tile.cluster)
+        barrier_arrive_at(block.ring.free(), threadIdx.x % 32);
+#pragma unroll
+      for (int i = 0; i < columns / 2; ++i)
+        sums[i] = kByGroup ? fmaf(part[i], factors.rows[i / 2 % 2] * factors.columns_of[i / 4][i % 2], sums[i])
+                           : part[i] + sums[i];
+      if constexpr (kByGroup) factors = next;
+    }
+    block.ring.next();
+  }
+#pragma unroll
+  for (int i = 0; i < columns / 2 && !kByGroup; ++i)
+    sums[i] *= factors.rows[i / 2 % 2] * factors.columns_of[i / 4][i % 2];
+}
+
+}  // namespace lfm2::wgmma_tiles
