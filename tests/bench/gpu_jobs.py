@@ -6,7 +6,7 @@
 
 one: each job on one GPU, the programs in turn; where there are several GPUs, each takes the next job, so their figures are from as many GPUs at work. all: each
 job on all GPUs, a rank on each, under mpirun. SHARDS is a split of LFM2-8B-A1B in bf16 (`weights-tools synth --config lfm2-8b-a1b --dtype
-bf16`), DIR one with fp32 weights that are not those of bf16. OUT, a folder, gets jobs.jsonl, in the form of tests/bench/baselines, and each job's report; outputs go to --outputs
+bf16`) or in fp8, DIR one with fp32 weights that are not those of bf16. OUT, a folder, gets jobs.jsonl, in the form of tests/bench/baselines, and each job's report; outputs go to --outputs
 (default /dev/shm) and are removed. launch/gpu-bench.sh runs this beside the benches of operators and channels.
 
 Prints a line a job: median speed of --repeat runs behind one that warms up, the slowest and the fastest run, the first digits of the results'
@@ -20,16 +20,16 @@ import argparse, json, os, pathlib, queue, random, re, shlex, subprocess, sys, t
 BUSY_WATTS = 250
 
 
-def scoring(samples, length, dtype="bf16", more=""):
+def scoring(samples, length, dtype="auto", more=""):
     return f"--dtype {dtype} --samples {samples} --length {length} {more}"
 
 
 def decoding(sequences, length=32, new=64, more=""):
-    return f"--dtype bf16 --samples {sequences} --length {length} --generate {new} --ignore-eos {more}"
+    return f"--dtype auto --samples {sequences} --length {length} --generate {new} --ignore-eos {more}"
 
 
 # Prompts of 16 to 1024 tokens. The ends of the texts are drawn: one token in 128 of the vocabulary ends a text, at 512 tokens at the latest.
-RAGGED = "--dtype bf16 --input {ragged} --generate 512 --temperature 1 --eos " + ",".join(map(str, range(0, 65536, 128)))
+RAGGED = "--dtype auto --input {ragged} --generate 512 --temperature 1 --eos " + ",".join(map(str, range(0, 65536, 128)))
 PLAIN = {"headline-fp32 plain": (scoring(1024, 32, "fp32", "--fp32 simt"), 5, False), "1024x32 all positions": (scoring(1024, 32, more="--logits all"), 5, False)}
 
 # name: (options, runs, whether the weights are those of --fp32-shards)
