@@ -12,7 +12,7 @@ import sys
 import tempfile
 import unittest
 
-PROGRAMS = {"lfm2_stage": ["doctor"], "weights-tools": ["split", "synth", "merge", "verify", "inspect", "plan", "tokenize"]}
+PROGRAMS = {"lfm2_stage": ["doctor"], "weights-tools": ["split", "synth", "merge", "verify", "inspect", "plan", "quantize", "tokenize"]}
 SECONDS = 100
 
 build, shards = "", ""
