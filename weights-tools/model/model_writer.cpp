@@ -133,7 +133,12 @@ OutputFolder::OutputFolder(std::filesystem::path path, bool force)
   made_.make(path_);
   if (!std::filesystem::is_directory(path_, error))
     throw Error(ExitCode::kCantCreate, fmt::format("{}: exists and is no folder", path_.string()));
-  lock_ = lock_folder(path_);
+  try {
+    lock_ = lock_folder(path_);
+  } catch (const Error&) {
+    made_.leave();  // removing an empty folder would take it from the command that has the lock
+    throw;
+  }
   if (!force && !is_unused(path_))
     throw Error(ExitCode::kCantCreate,
                 fmt::format("{}: exists and is not empty, expected a new name or --force", path_.string()));

@@ -73,6 +73,7 @@ class NewFolders {
   ~NewFolders();
   void make(const std::filesystem::path& path);  // Error(kCantCreate)
   void keep();                                   // makes them durable; Error(kIo)
+  void leave() { made_.clear(); }                // to another command, which writes into them
 
  private:
   std::vector<std::filesystem::path> made_;  // outermost first
