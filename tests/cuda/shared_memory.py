@@ -42,14 +42,24 @@ def largest(pairs):
     return result
 
 
+def kernel_of(mangled):
+    """The name of the kernel in a mangled name: its length, which other digits may precede, and then the name."""
+    for digits in re.finditer(r"\d+", mangled):
+        for first in range(len(digits[0])):
+            length = int(digits[0][first:])
+            name = mangled[digits.end():digits.end() + length]
+            if len(name) == length and re.fullmatch(r"[a-z]\w*_kernel", name):
+                return name
+    return None
+
+
 def main():
     library = sys.argv[1]
     names = subprocess.run(["nm", "-C", library], check=True, capture_output=True, text=True).stdout
     dynamic = largest((kernel, int(size)) for kernel, size in re.findall(r"allow_shared_bytes<.*?(\w+_kernel)\b.*, (\d+)>\(int\)", names))
     with open(library, "rb") as file:
         sections = list(shared_sections(file.read()))
-    static = largest(((architecture, name.group(1)), size) for architecture, mangled, size in sections
-                     if (name := re.search(r".*\d([a-z][a-z_]*(?:\d[a-z_]*)?_kernel)[IE]", mangled)))
+    static = largest(((architecture, name), size) for architecture, mangled, size in sections if (name := kernel_of(mangled)))
     missing = dynamic.keys() - {kernel for _, kernel in static}
     expected = max(KERNELS_THAT_ASK.get(architecture, 0) for architecture, _ in static) if static else 1
     if len(static) < 30 or len(dynamic) < expected or min(dynamic.values()) < KB or missing:
