@@ -55,9 +55,9 @@ struct Tensor {
   int64_t k() const { return rank == 0 ? 1 : dim(rank - 1); }  // the elements of a row of a matrix
   // The place in scales.data of the factor of the element with this number.
   int64_t scale_of(int64_t element) const {
-    const int64_t row = element / k(), rows_of_matrix = rank < 3 ? row + 1 : dim(1);
-    const int64_t in_group = scales.group == 0 ? 0 : element % k() / scales.group;
-    return (row / rows_of_matrix * scales.groups(k()) + in_group) * scales.stride + row % rows_of_matrix / scales.rows;
+    const int64_t row = element / k(), matrix = rank < 3 ? 0 : row / dim(1);
+    const int64_t in_matrix = row - matrix * dim(1), in_group = scales.group == 0 ? 0 : element % k() / scales.group;
+    return (matrix * scales.groups(k()) + in_group) * scales.stride + in_matrix / scales.rows;
   }
 
   template <class T>

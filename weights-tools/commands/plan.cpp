@@ -31,10 +31,7 @@ std::unique_ptr<ModelSource> open_for_plan(const PlanOptions& options) {
 // The type that activations have: the one asked for, else that of `lfm2_stage --dtype auto`. Beside fp8 weights it is
 // that of the others.
 DType act_dtype(const ModelSource& model, std::optional<DType> wanted) {
-  if (wanted) return *wanted;
-  std::vector<SourceTensor> tensors = model.tensors();
-  std::erase_if(tensors, [](const SourceTensor& t) { return t.dtype == DType::kF8 || is_scale(t.spec); });
-  return dtype_of_most_bytes(tensors);
+  return wanted ? *wanted : dtype_of_most_bytes(model.tensors());
 }
 
 struct Plan {

@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <optional>
 
 #include "base/error.h"
@@ -13,31 +11,13 @@
 #include "stage/shards/fp8_tensors.h"
 #include "stage/shards/overflow.h"
 #include "weights-tools/model/copy.h"
-#include "weights-tools/model/fp8_scales.h"
+#include "weights-tools/model/read_scales.h"
 
 namespace lfm2 {
 
 namespace {
 
 constexpr size_t kReadElements = size_t{1} << 16;
-
-// The number as fp32, rounded to odd: a second rounding, to a type with a shorter mantissa, then gives what rounding
-// the number itself would.
-float round_to_odd(double x) {
-  const float rounded = static_cast<float>(x);
-  if (static_cast<double>(rounded) == x || std::isnan(x)) return rounded;
-  const bool away = std::fabs(static_cast<double>(rounded)) > std::fabs(x);
-  return std::bit_cast<float>((std::bit_cast<uint32_t>(rounded) - (away ? 1u : 0u)) | 1u);
-}
-
-template <class T>
-T round_once(double x) {
-  return from_float<T>(round_to_odd(x));
-}
-template <>
-float round_once<float>(double x) {
-  return static_cast<float>(x);
-}
 
 std::string without_quantization(const std::string& config_text) {
   OrderedJson json = parse_ordered_json(config_text, "config.json");
@@ -76,9 +56,6 @@ class DequantizedSource : public ModelSource {
   };
 
   void begin(size_t tensor, uint64_t first_element) const;
-  template <class T>
-  void convert_piece(std::span<const std::byte> fp8, T* out) const;
-  [[noreturn]] void refuse_infinite(size_t element, double value) const;  // `element` of the piece
 
   std::unique_ptr<ModelSource> source_;
   DType dtype_;
@@ -105,31 +82,21 @@ void DequantizedSource::read(size_t tensor, uint64_t first_byte, std::span<std::
   std::vector<std::byte> fp8(std::min(kReadElements, into.size() / element_bytes));
   while (!into.empty()) {
     const size_t count = reading_->reader.next(std::span(fp8).first(std::min(fp8.size(), into.size() / element_bytes)));
-    with_float_type(dtype_, [&](auto zero) {
-      convert_piece(std::span<const std::byte>(fp8).first(count), reinterpret_cast<decltype(zero)*>(into.data()));
+    const auto piece = std::span<const std::byte>(fp8).first(count);
+    const size_t infinite = with_float_type(dtype_, [&](auto zero) {
+      return lfm2::dequantize(reading_->scales, reading_->elements, piece,
+                              reinterpret_cast<decltype(zero)*>(into.data()));
     });
+    if (infinite < count) {
+      const uint64_t element = reading_->elements + infinite;
+      throw Error(ExitCode::kData,
+                  fmt::format("{}: {}", file_of(tensor),
+                              overflow_text(tensors_[tensor].spec, reading_->scales.value(element, piece[infinite]),
+                                            element, dtype_)));
+    }
     reading_->elements += count;
     into = into.subspan(count * element_bytes);
   }
-}
-
-template <class T>
-void DequantizedSource::convert_piece(std::span<const std::byte> fp8, T* out) const {
-  reading_->scales.for_each_run(reading_->elements, fp8.size(), [&](size_t scale_index, size_t first, size_t count) {
-    const double scale = reading_->scales.values[scale_index];
-    const auto value = [&](size_t i) { return scale * to_float(F8{std::to_integer<uint8_t>(fp8[i])}); };
-    for (size_t i = first; i < first + count; ++i) out[i] = round_once<T>(value(i));
-    if (std::isfinite(to_float(round_once<T>(scale * kMaxF8)))) return;
-    for (size_t i = first; i < first + count; ++i)
-      if (std::isinf(to_float(out[i]))) refuse_infinite(i, value(i));
-  });
-}
-
-void DequantizedSource::refuse_infinite(size_t element, double value) const {
-  const TensorSpec& spec = tensors_[reading_->tensor].spec;
-  throw Error(ExitCode::kData,
-              fmt::format("{}: tensor {} is {:.9g} at {}, which is infinite in {}", file_of(reading_->tensor),
-                          spec.name, value, index_text(reading_->elements + element, spec.dims), name(dtype_)));
 }
 
 }  // namespace

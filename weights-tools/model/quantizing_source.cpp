@@ -14,7 +14,7 @@
 #include "stage/shards/fp8_tensors.h"
 #include "stage/shards/overflow.h"
 #include "weights-tools/model/copy.h"
-#include "weights-tools/model/fp8_scales.h"
+#include "weights-tools/model/read_scales.h"
 
 namespace lfm2 {
 

@@ -1,5 +1,5 @@
 // Reads config.json of Lfm2MoeConfig and Lfm2Config as transformers does: the same defaults, the same precedence, the
-// same older spellings. A key that would change the mathematics and is not implemented is refused
+// same older spellings. A key that changes the mathematics is computed or refused
 // (tests/unit/model/model_config_keys.json lists every key).
 #include "stage/model/model_config.h"
 

@@ -12,6 +12,7 @@ namespace lfm2 {
 
 // Rows and columns that share a scale where scales are by block. The last block of a side may be smaller.
 inline constexpr int64_t kScaleBlock = 128;
+constexpr uint64_t scale_blocks(uint64_t extent) { return (extent + kScaleBlock - 1) / kScaleBlock; }
 
 struct Quantization {
   // A weight [n, k] has a scale for each row, [n, 1], or for each block, [ceil(n / 128), ceil(k / 128)]. Activations

@@ -40,11 +40,13 @@ std::string layer_prefix(int64_t layer);                   // "model.layers.7."
 bool in_feed_forward(const TensorSpec& spec);              // a layer's tensor: of its feed-forward and the norm before
 std::string dims_text(const std::vector<uint64_t>& dims);  // "[2048, 1792]"
 uint64_t numel(const std::vector<uint64_t>& dims);         // Error(kData) on overflow
-// The type that most bytes of `tensors` have, which is the type of the matrices. Each has a `dtype` and `bytes`.
+// The type that most bytes of `tensors` have, which is the type of the matrices that are not fp8; activations have it
+// by default. Each has a `spec`, `dtype` and `bytes`.
 template <class Tensors>
 DType dtype_of_most_bytes(const Tensors& tensors) {
   std::map<DType, uint64_t> bytes;
-  for (const auto& tensor : tensors) bytes[tensor.dtype] += tensor.bytes;
+  for (const auto& tensor : tensors)
+    if (tensor.dtype != DType::kF8 && !tensor.spec.keep_fp32) bytes[tensor.dtype] += tensor.bytes;
   return std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; })
       ->first;
 }

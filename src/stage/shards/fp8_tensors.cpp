@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "kernels/gate_up.h"
+#include "stage/shards/overflow.h"
 
 namespace lfm2 {
 
@@ -47,10 +49,17 @@ std::string scale_name(const std::string& weight) { return weight + std::string(
 bool is_scale(const TensorSpec& spec) { return spec.name.ends_with(kScale); }
 
 TensorSpec scale_spec(const TensorSpec& weight, Quantization::Scheme scheme) {
-  const auto blocks = [](uint64_t extent) { return (extent - 1) / kScaleBlock + 1; };
   TensorSpec scale{scale_name(weight.name), {weight.dims[0], 1}, weight.layer, true};
-  if (scheme == Quantization::Scheme::kBlock) scale.dims = {blocks(weight.dims[0]), blocks(weight.dims[1])};
+  if (scheme == Quantization::Scheme::kBlock) scale.dims = {scale_blocks(weight.dims[0]), scale_blocks(weight.dims[1])};
   return scale;
+}
+
+uint64_t held_scales(const TensorSpec& weight, Quantization::Scheme scheme) {
+  const uint64_t n = weight.dims[0], k = weight.dims[1];
+  // The zeros after gate and up are rows; those of the down projection are columns.
+  const uint64_t rows = weight.name.ends_with(".w2.weight") ? n : n + weight.padding / k;
+  if (scheme != Quantization::Scheme::kBlock) return rows;
+  return (rows % kGateUpBlock == 0 ? rows / kGateUpBlock : rows) * scale_blocks(k);
 }
 
 void expect_fp8_weight(const TensorSpec& weight, const std::string& checkpoint_name, const Quantization& quantization,
@@ -69,9 +78,13 @@ void expect_fp8_weight(const TensorSpec& weight, const std::string& checkpoint_n
   }
 }
 
-void expect_scale(const TensorSpec& scale, const std::vector<uint64_t>& dims, DType dtype, const std::string& what) {
+void expect_scale_type(const TensorSpec& scale, DType dtype, const std::string& what) {
   if (dtype != DType::kF32 && dtype != DType::kBf16)
     refuse(what, fmt::format("tensor {} is {}, expected scales in fp32 or bf16", scale.name, name(dtype)));
+}
+
+void expect_scale(const TensorSpec& scale, const std::vector<uint64_t>& dims, DType dtype, const std::string& what) {
+  expect_scale_type(scale, dtype, what);
   if (dims != scale.dims)
     refuse(what,
            fmt::format("tensor {} has shape {}, expected {}", scale.name, dims_text(dims), dims_text(scale.dims)));
@@ -79,12 +92,7 @@ void expect_scale(const TensorSpec& scale, const std::vector<uint64_t>& dims, DT
 
 void FeedForwardTypes::add(const TensorSpec& weight, DType dtype, const std::string& what) {
   if (!in_feed_forward(weight) || !may_be_fp8(weight)) return;
-  ExpertName parts;
-  std::string key = layer_prefix(weight.layer);
-  if (split_expert_name(weight.name, parts))
-    key += parts.matrix == "w2" ? "w2" : "w1";
-  else
-    key += weight.name.ends_with("w2.weight") ? "w2" : "w1";
+  std::string key = layer_prefix(weight.layer) + (weight.name.ends_with(".w2.weight") ? "w2" : "w1");
   const bool is_fp8 = dtype == DType::kF8;
   const auto [first, added] = first_.try_emplace(std::move(key), weight.name, is_fp8);
   if (!added && first->second.second != is_fp8)
@@ -118,8 +126,7 @@ std::string bad_scale(const TensorSpec& scale, DType dtype, uint64_t first, cons
     float value = 0;
     convert(dtype, scales + i * size_bytes(dtype), DType::kF32, &value, 1);
     if (std::isfinite(value) && value > 0) continue;
-    const uint64_t columns = scale.dims[1];
-    return fmt::format("{:.9g} at {}", value, dims_text({(first + i) / columns, (first + i) % columns}));
+    return fmt::format("{:.9g} at {}", value, index_text(first + i, scale.dims));
   }
   return {};
 }

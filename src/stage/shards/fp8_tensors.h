@@ -23,11 +23,16 @@ std::string scale_name(const std::string& weight);  // "model.layers.0.feed_forw
 // type a file has.
 TensorSpec scale_spec(const TensorSpec& weight, Quantization::Scheme scheme);
 
+// How many scales a device holds of this weight: by block one for each eight rows and 128 columns, or, where eight does
+// not divide the rows, for each row. Of q, k and v, which are one tensor, that is a part.
+uint64_t held_scales(const TensorSpec& weight, Quantization::Scheme scheme);
+
 // Error(kData), beginning with `what`, for an fp8 weight of a configuration without fp8, or that is no projection, or
 // whose module the configuration names as one that is not quantised; `checkpoint_name` may be empty.
 void expect_fp8_weight(const TensorSpec& weight, const std::string& checkpoint_name, const Quantization& quantization,
                        const std::string& what);
-// Error(kData) for scales of another shape than `scale` has, or of another type than fp32 and bf16.
+// Error(kData) for scales of another type than fp32 and bf16; and for those of another shape than `scale` has.
+void expect_scale_type(const TensorSpec& scale, DType dtype, const std::string& what);
 void expect_scale(const TensorSpec& scale, const std::vector<uint64_t>& dims, DType dtype, const std::string& what);
 
 // Finds weights that are multiplied as one but have different types: those of the experts of a layer, and w1 and w3 of

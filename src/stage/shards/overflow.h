@@ -21,6 +21,15 @@ inline std::string index_text(uint64_t element, const std::vector<uint64_t>& dim
   return dims_text(index);
 }
 
+// That conversion to `to` makes this element infinite.
+inline std::string overflow_text(const TensorSpec& spec, double value, uint64_t element, DType to) {
+  return fmt::format("tensor {} is {:.9g} at {}, which is infinite in {}", spec.name, value,
+                     index_text(element, spec.dims),
+                     to == DType::kF16   ? "fp16: expected at most 65504, or bf16 or fp32"
+                     : to == DType::kF32 ? "fp32"
+                                         : "bf16: expected fp32");
+}
+
 // Where `elements`, the `count` elements of a tensor from element `first` on, hold one that conversion would make
 // infinite: the text that says so.
 inline std::optional<std::string> find_overflow(const TensorSpec& spec, DType from, DType to, uint64_t first,
@@ -30,9 +39,7 @@ inline std::optional<std::string> find_overflow(const TensorSpec& spec, DType fr
   const size_t at = first_in(range, from, elements);
   float value = 0;
   convert(from, elements + at * size_bytes(from), DType::kF32, &value, 1);
-  return fmt::format("tensor {} is {:.9g} at {}, which is infinite in {}", spec.name, value,
-                     index_text(first + at, spec.dims),
-                     to == DType::kF16 ? "fp16: expected at most 65504, or bf16 or fp32" : "bf16: expected fp32");
+  return overflow_text(spec, static_cast<double>(value), first + at, to);
 }
 
 }  // namespace lfm2

@@ -200,7 +200,11 @@ void ShardSet::add_file(CheckedFile file, h5::Scan scan, std::map<std::string, S
                 fmt::format("{}: holds stage {} of {}, expected stage {}", where, stage, stages, files_.size()));
   stages_.push_back({integer(shard::kLayerFirstAttribute), integer(shard::kLayerCountAttribute)});
   for (const auto& [tensor, dataset] : scan.datasets) {
-    if (!found.emplace(tensor, describe(tensor, dataset, file, files_.size())).second)
+    ShardTensor described = describe(tensor, dataset, file, files_.size());
+    if (described.dtype == DType::kF8 && integer(shard::kVersionAttribute) != shard::kFp8Version)
+      throw Error(ExitCode::kData, fmt::format("{}: tensor {} is fp8, expected {} {}", where, tensor,
+                                               shard::kVersionAttribute, shard::kFp8Version));
+    if (!found.emplace(tensor, std::move(described)).second)
       throw Error(ExitCode::kData, fmt::format("{}: tensor {} stands in another shard too", where, tensor));
   }
   files_.push_back(std::move(file));
@@ -244,7 +248,7 @@ void ShardSet::match_model(std::map<std::string, ShardTensor>& found) {
     if (weight.dtype != DType::kF8) continue;
     expect_fp8_weight(weight.spec, weight.checkpoint_name, config_.quantization, where);
     add_tensor(scale_spec(weight.spec, config_.quantization.scheme), found);
-    expect_scale(tensors_.back().spec, tensors_.back().spec.dims, tensors_.back().dtype, where);
+    expect_scale_type(tensors_.back().spec, tensors_.back().dtype, where);
   }
   if (!found.empty())
     throw Error(ExitCode::kData,
@@ -309,20 +313,16 @@ const ShardTensor* ShardSet::scale_of(const ShardTensor& weight) const {
 
 DType ShardSet::choose_dtype(std::optional<DType> wanted) {
   std::set<std::string> fp8;
-  std::vector<ShardTensor> others;
   for (const ShardTensor& tensor : tensors_)
-    if (tensor.dtype == DType::kF8)
-      fp8.insert(tensor.spec.name);
-    else if (!is_scale(tensor.spec))
-      others.push_back(tensor);
+    if (tensor.dtype == DType::kF8) fp8.insert(tensor.spec.name);
   if (wanted == DType::kF8 && fp8.empty())
     throw Error(ExitCode::kUsage,
                 fmt::format("--dtype fp8: {} holds weights in {}, expected fp8: weights-tools quantize MODEL --to fp8 "
                             "--out MODEL-FP8, then weights-tools split MODEL-FP8 --out shards/",
-                            files_.front().path().parent_path().string(), name(dtype())));
+                            files_.front().path().parent_path().string(), name(dtype_of_most_bytes(tensors_))));
   const bool in_fp8 = !wanted || wanted == DType::kF8;
   config_.fp8_weights = in_fp8 ? std::move(fp8) : std::set<std::string>();
-  return in_fp8 ? dtype_of_most_bytes(others) : *wanted;
+  return in_fp8 ? dtype_of_most_bytes(tensors_) : *wanted;
 }
 
 uint64_t ShardSet::total_bytes() const {

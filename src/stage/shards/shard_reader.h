@@ -67,7 +67,6 @@ class ShardSet {
   const ShardTensor& find(const std::string& name) const;
   // The scales of a weight that is fp8, as fp8_tensors.h describes them; null for other tensors.
   const ShardTensor* scale_of(const ShardTensor& weight) const;
-  DType dtype() const { return dtype_of_most_bytes(tensors_); }
   // The type that activations get by --dtype: `wanted`, or, of nothing and of fp8, that of the weights which are not
   // fp8. From here on products are in fp8 where shards hold it, unless another type is wanted. Error(kUsage) where fp8
   // is wanted of shards that hold none.

@@ -2,8 +2,12 @@
 #include "stage/shards/shard_weights.h"
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
+#include <optional>
 
 #include "kernels/gate_up.h"
+#include "stage/shards/fp8_scales.h"
 #include "stage/shards/fp8_tensors.h"
 #include "stage/shards/overflow.h"
 
@@ -46,44 +50,23 @@ class SequentialReader {
   std::span<const std::byte> left_;
 };
 
-// The scaled values of elements of an fp8 weight, for devices that hold it in another type.
-class Dequantizer {
- public:
-  Dequantizer(const ShardSet& shards, const ShardTensor& weight) : weight_(weight) {
-    if (weight.dtype != DType::kF8) return;
-    by_block_ = shards.config().quantization.scheme == Quantization::Scheme::kBlock;
-    scales_ = scales_of(shards, *shards.scale_of(weight));
-  }
-  // The elements from number `first` on.
-  void values(const std::vector<std::byte>& elements, int64_t first, float* values) const {
-    const auto k = static_cast<int64_t>(weight_.spec.dims[1]);
-    const int64_t groups = by_block_ ? (k + kScaleBlock - 1) / kScaleBlock : 1;
-    for (size_t i = 0; i < elements.size(); ++i) {
-      const int64_t element = first + static_cast<int64_t>(i), row = element / k, column = element % k;
-      const int64_t scale = by_block_ ? row / kScaleBlock * groups + column / kScaleBlock : row;
-      values[i] = to_float(F8{std::to_integer<uint8_t>(elements[i])}) * scales_[static_cast<size_t>(scale)];
-    }
-  }
-  // All scales of a weight as fp32, checked. Error(kData) naming file and tensor.
-  static std::vector<float> scales_of(const ShardSet& shards, const ShardTensor& scale) {
-    std::vector<float> scales(numel(scale.spec.dims));
-    const size_t element = size_bytes(scale.dtype);
-    shards.read(scale, [&](uint64_t first_byte, std::span<const std::byte> bytes) {
-      const uint64_t first = first_byte / element;
-      const size_t count = bytes.size() / element;
-      if (const std::string bad = bad_scale(scale.spec, scale.dtype, first, bytes.data(), count); !bad.empty())
-        throw Error(ExitCode::kData, fmt::format("{}: scale {} is {}, expected a finite number above 0",
-                                                 shards.files()[scale.file].path().string(), scale.spec.name, bad));
-      convert(scale.dtype, bytes.data(), DType::kF32, scales.data() + first, count);
-    });
-    return scales;
-  }
-
- private:
-  const ShardTensor& weight_;
-  bool by_block_ = false;
-  std::vector<float> scales_;
-};
+// The scales of an fp8 weight. Error(kData) naming file and tensor where one is no finite number above 0.
+Fp8Scales scales_of(const ShardSet& shards, const ShardTensor& weight) {
+  const ShardTensor& scale = *shards.scale_of(weight);
+  Fp8Scales scales(weight.spec.dims, shards.config().quantization.scheme);
+  const size_t element = size_bytes(scale.dtype);
+  std::string bad;  // said only of bytes that have their checksum
+  shards.read(scale, [&](uint64_t first_byte, std::span<const std::byte> bytes) {
+    const uint64_t first = first_byte / element;
+    const size_t count = bytes.size() / element;
+    if (bad.empty()) bad = bad_scale(scale.spec, scale.dtype, first, bytes.data(), count);
+    convert(scale.dtype, bytes.data(), DType::kF32, scales.values.data() + first, count);
+  });
+  if (!bad.empty())
+    throw Error(ExitCode::kData, fmt::format("{}: scale {} is {}, expected a finite number above 0",
+                                             shards.files()[scale.file].path().string(), scale.spec.name, bad));
+  return scales;
+}
 
 }  // namespace
 
@@ -147,7 +130,7 @@ bool ShardWeights::load_together(const std::vector<std::string>& names) const {
 }
 
 // A stored scale of 128 rows fills one for each eight, so that the rows of several weights, and blocks of gate and up
-// rows, stand beside each other with scales of their own.
+// rows, stand beside each other with scales of their own. Scales are read before the weights that still wait.
 void ShardWeights::add_scales(const std::vector<const ShardTensor*>& weights, Tensor& tensor, Rows rows) {
   const bool by_block = shards_.config().quantization.scheme == Quantization::Scheme::kBlock;
   const bool in_eights = std::all_of(weights.begin(), weights.end(), [&](const ShardTensor* weight) {
@@ -159,7 +142,7 @@ void ShardWeights::add_scales(const std::vector<const ShardTensor*>& weights, Te
   const int64_t matrices = tensor.rank < 3 ? 1 : tensor.dim(0);
   tensor.scales.data =
       memory_.allocate(DType::kF32, {matrices, tensor.scales.groups(tensor.k()), tensor.scales.stride}).as<float>();
-  add({nullptr, tensor, {}, 0, weights, rows});
+  add({nullptr, tensor, {}, std::numeric_limits<int64_t>::max(), weights, rows});
 }
 
 Tensor ShardWeights::load_for_products(const std::vector<std::string>& names, std::initializer_list<int64_t> dims,
@@ -226,7 +209,7 @@ void ShardWeights::reader_loop() try {
   const std::unique_ptr<Loader> loader = backend_.create_loader();
   for (Task task; pop(task);)
     if (!task.scaled.empty())
-      read_scales(task);
+      read_scales(task, *loader);
     else if (task.source == nullptr)
       clear(task, *loader);
     else
@@ -240,11 +223,14 @@ void ShardWeights::reader_loop() try {
 // block is read separately.
 void ShardWeights::read(const Task& task, Loader& loader) {
   const bool dequantizes = task.source->dtype == DType::kF8 && task.target.dtype != DType::kF8;
-  const DType given = dequantizes ? DType::kF32 : task.source->dtype;  // to the loader
+  const DType given = dequantizes ? task.target.dtype : task.source->dtype;  // to the loader
   const auto element_bytes = static_cast<int64_t>(size_bytes(given));
   SequentialReader reader(shards_, *task.source);
-  const std::optional<Dequantizer> dequantizer =
-      dequantizes ? std::optional<Dequantizer>(std::in_place, shards_, *task.source) : std::nullopt;
+  const std::optional<Fp8Scales> scales = dequantizes ? std::optional(scales_of(shards_, *task.source)) : std::nullopt;
+  if (dequantizes) {
+    const std::lock_guard lock(mutex_);
+    progress_.add(shards_.scale_of(*task.source)->bytes);
+  }
   std::vector<std::byte> stored;
   Checksum checksum;
   std::optional<std::string> overflow;
@@ -259,10 +245,18 @@ void ShardWeights::read(const Task& task, Loader& loader) {
     const std::span<std::byte> read = dequantizes ? std::span<std::byte>(stored) : bytes;
     reader.next(read);
     checksum.add(read);
-    if (dequantizes) dequantizer->values(stored, done, reinterpret_cast<float*>(bytes.data()));
-    if (!overflow)
-      overflow = find_overflow(task.source->spec, given, task.target.dtype, static_cast<uint64_t>(done), bytes.data(),
-                               static_cast<size_t>(count));
+    const auto first = static_cast<uint64_t>(done);
+    if (dequantizes) {
+      const size_t infinite = with_float_type(given, [&](auto zero) {
+        return dequantize(*scales, first, read, reinterpret_cast<decltype(zero)*>(bytes.data()));
+      });
+      if (infinite < read.size() && !overflow)
+        overflow =
+            overflow_text(task.source->spec, scales->value(first + infinite, read[infinite]), first + infinite, given);
+    } else if (!overflow) {
+      overflow =
+          find_overflow(task.source->spec, given, task.target.dtype, first, bytes.data(), static_cast<size_t>(count));
+    }
     if (blocks)
       loader.put(task.target, task.place, done, given, count);
     else
@@ -277,16 +271,16 @@ void ShardWeights::read(const Task& task, Loader& loader) {
 }
 
 // Puts the stored scales of each weight's rows where these rows are; rows that are zeros have the scale 0.
-void ShardWeights::read_scales(const Task& task) {
+void ShardWeights::read_scales(const Task& task, Loader& loader) {
   const Tensor& tensor = task.target;
   const Scales& layout = tensor.scales;
-  const int64_t groups = layout.groups(tensor.k()), stored_rows = layout.group == 0 ? 1 : kScaleBlock;
+  const int64_t groups = layout.groups(tensor.k());
   const int64_t matrix_rows = tensor.dim(tensor.rank - 2), matrices = tensor.numel() / tensor.k() / matrix_rows;
   std::vector<float> values(static_cast<size_t>(matrices * groups * layout.stride));
   int64_t first = 0;  // row of the tensor
   for (size_t i = 0; i < task.scaled.size(); ++i) {
     const ShardTensor& weight = *task.scaled[i];
-    const std::vector<float> stored = Dequantizer::scales_of(shards_, *shards_.scale_of(weight));
+    const Fp8Scales stored = scales_of(shards_, weight);
     const auto n = static_cast<int64_t>(weight.spec.dims[0]);
     for (int64_t row = 0; row < n; row += layout.rows) {
       const int64_t at =
@@ -296,16 +290,20 @@ void ShardWeights::read_scales(const Task& task) {
       for (int64_t group = 0; group < groups; ++group)
         values[static_cast<size_t>((at / matrix_rows * groups + group) * layout.stride +
                                    at % matrix_rows / layout.rows)] =
-            stored[static_cast<size_t>(row / stored_rows * groups + group)];
+            stored.values[static_cast<uint64_t>(row) / stored.rows * stored.groups() + static_cast<uint64_t>(group)];
     }
     if (task.rows == Rows::kBehindOneAnother) first += n;
     if (task.rows == Rows::kGateUp && i % 2 == 1) first += 2 * padded_ffn(n);
     const std::lock_guard lock(mutex_);
     progress_.add(shards_.scale_of(weight)->bytes);
   }
-  const std::lock_guard lock(uploading_);
-  backend_.upload(Tensor(layout.data, DType::kF32, {std::ssize(values)}), 0, DType::kF32, values.data(),
-                  std::ssize(values));
+  const Tensor target(layout.data, DType::kF32, {std::ssize(values)});
+  const auto most = static_cast<int64_t>(Loader::kPieceBytes / sizeof(float));
+  for (int64_t done = 0, count = 0; done < target.numel(); done += count) {
+    count = std::min(most, target.numel() - done);
+    std::memcpy(loader.piece().data(), values.data() + done, static_cast<size_t>(count) * sizeof(float));
+    loader.put(target, {}, done, DType::kF32, count);
+  }
 }
 
 // Writes zeros in the type of the target, so that the loader converts nothing.
@@ -355,10 +353,7 @@ uint64_t held_bytes(const ShardSet& shards, const std::vector<const ShardTensor*
     if (is_scale(tensor->spec)) continue;  // counted with its weight
     const DType held = held_dtype(shards, *tensor, compute);
     bytes += held_elements(tensor->spec) * size_bytes(held);
-    if (held != DType::kF8) continue;
-    const bool by_block = shards.config().quantization.scheme == Quantization::Scheme::kBlock;
-    const uint64_t k = tensor->spec.dims[1], rows = held_elements(tensor->spec) / k;
-    bytes += sizeof(float) * (by_block ? rows / kGateUpBlock * ((k + kScaleBlock - 1) / kScaleBlock) : rows);
+    if (held == DType::kF8) bytes += sizeof(float) * held_scales(tensor->spec, shards.config().quantization.scheme);
   }
   return bytes;
 }

@@ -59,7 +59,7 @@ class ShardWeights : public WeightSource {
   void add_scales(const std::vector<const ShardTensor*>& weights, Tensor& tensor, Rows rows);
   void reader_loop();
   void read(const Task& task, Loader& loader);
-  void read_scales(const Task& task);
+  void read_scales(const Task& task, Loader& loader);
   static void clear(const Task& task, Loader& loader);
   bool pop(Task& task);  // waits for a task; false where no further one will come
   void end_readers();
@@ -72,7 +72,6 @@ class ShardWeights : public WeightSource {
   std::set<std::string> asked_for_;
   std::vector<Tensor> tiled_;  // rows until finish()
 
-  std::mutex uploading_;  // Backend::upload is for one thread at a time
   std::mutex mutex_;
   std::condition_variable changed_;
   std::multimap<int64_t, Task, std::greater<>> tasks_;  // by their elements; equal ones as they came

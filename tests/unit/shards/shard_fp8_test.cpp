@@ -1,8 +1,14 @@
 // Shards with fp8: what other programs find in them, and edits that are refused.
+#include <cmath>
 #include <functional>
+#include <limits>
 
+#include "base/checksum.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "stage/shards/shard_weights.h"
 #include "support/fp8_checkpoints.h"
 #include "support/shard_edits.h"
+#include "weights-tools/model/dequantized_source.h"
 
 namespace lfm2::test {
 namespace {
@@ -134,6 +140,65 @@ TEST_F(ShardFp8Test, PartsOfATensorMustBeComplete) {
   const auto model = open_shards(folder_ / "shards");
   expect_error([&] { create_model(*model, folder_ / "back", false); }, ExitCode::kData,
                {experts + "down_proj_scale_inv", "1 parts", "expected 3"});
+}
+
+// The first layer's feed-forward w1, loaded for this --dtype.
+std::string loaded_w1(const std::filesystem::path& folder, std::optional<DType> wanted) {
+  ShardSet shards = ShardSet::open(folder);
+  const DType act = shards.choose_dtype(wanted);
+  CpuBackend backend(1);
+  Progress progress("", 0, Progress::Unit::kBytes, ProgressMode::kOff);
+  ShardWeights weights(shards, backend, act, progress, 1);
+  const auto n = static_cast<int64_t>(shards.find(kW1).spec.dims[0]),
+             k = static_cast<int64_t>(shards.find(kW1).spec.dims[1]);
+  const Tensor w1 = weights.load({kW1}, {n, k}, WeightSource::Rows::kBehindOneAnother);
+  weights.finish();
+  return {reinterpret_cast<const char*>(w1.data), w1.bytes()};
+}
+
+// A scale whose checksum is right, but which is no finite number above 0, is refused whatever is computed.
+TEST_F(ShardFp8Test, LoadingRefusesScalesThatAreNotPositive) {
+  const ShardSet before = ShardSet::open(folder_ / "shards");
+  const ShardTensor& scale = before.find(kScaleW1);
+  const std::string original = read_bytes(first()), stored = read_tensor(before, scale);
+  ASSERT_EQ(scale.dtype, DType::kBf16);
+  for (const float value : {std::numeric_limits<float>::quiet_NaN(), -1.0f, 0.0f, HUGE_VALF}) {
+    std::string changed = stored, bytes = original;
+    const Bf16 bits = from_float<Bf16>(value);
+    std::memcpy(changed.data() + 2 * sizeof bits, &bits, sizeof bits);  // at [1, 0] of [2, 2]
+    bytes.replace(scale.offset, changed.size(), changed);
+    write_bytes(first(), bytes);
+    edit_shard(first(), [&](hid_t file) { set_text(file, kScaleW1, shard::kChecksumAttribute, checksum_of(changed)); });
+    for (const std::optional<DType> dtype :
+         {std::optional<DType>(), std::optional(DType::kBf16), std::optional(DType::kF32)})
+      expect_error([&] { loaded_w1(folder_ / "shards", dtype); }, ExitCode::kData, {kScaleW1, "[1, 0]", "above 0"});
+  }
+}
+
+// --dtype of lfm2_stage and of split dequantise alike, and round once.
+TEST_F(ShardFp8Test, LoadsDequantisedWeightsAsSplitWritesThem) {
+  std::vector<HandTensor> tensors = test::fp8_tensors("tiny-fp8-channel");
+  HandTensor &weight = find_tensor(tensors, kW1), &scale = find_tensor(tensors, kScaleW1);
+  std::vector<float> scales(192, 1.0f);
+  const std::vector<float> hard = {0x1.c8e390p-1f, 0x1.cc71c6p-1f, 0x1.d38e38p-1f, 0x1.d71c72p-1f,   // for bf16
+                                   0x1.c75556p-1f, 0x1.c7c71cp-1f, 0x1.c838e4p-1f, 0x1.c8aaaap-1f};  // for fp16
+  std::copy(hard.begin(), hard.end(), scales.begin());
+  scale.dtype = "F32";
+  scale.bytes.assign(reinterpret_cast<const char*>(scales.data()), scales.size() * sizeof(float));
+  for (size_t row = 0; row < hard.size(); ++row) weight.bytes[row * 128] = 0x39;  // 1.125
+  write_folder(folder_ / "m", "tiny-fp8-channel", tensors);
+  const auto model = open_model(folder_ / "m");
+  ShardWriter writer(*model, equal_partition(4, 1), {}, folder_ / "hard", false);
+  Progress progress("split", 0, Progress::Unit::kBytes, ProgressMode::kOff);
+  copy_model(*model, writer, progress);
+  for (const DType dtype : {DType::kBf16, DType::kF16, DType::kF32}) {
+    const auto source = dequantize(open_model(folder_ / "m"), dtype);
+    const auto at = std::find_if(source->tensors().begin(), source->tensors().end(),
+                                 [](const SourceTensor& tensor) { return tensor.spec.name == kW1; });
+    EXPECT_TRUE(loaded_w1(folder_ / "hard", dtype) ==
+                tensor_bytes(*source, static_cast<size_t>(at - source->tensors().begin())))
+        << name(dtype);
+  }
 }
 
 }  // namespace

@@ -16,13 +16,15 @@ namespace fs = std::filesystem;
 class ShardReaderTest : public ThreeShardsTest {};
 
 TEST_F(ShardReaderTest, ReadsWhatWasSplit) {
-  const ShardSet shards_read = ShardSet::open(shards());
+  ShardSet shards_read = ShardSet::open(shards());
   const auto model = open_model(golden_dir() / "tiny-dense");
   EXPECT_EQ(shards_read.stages(), stages());
   EXPECT_EQ(shards_read.config(), model->config());
   EXPECT_EQ(shards_read.config_text(), model->config_text());
   EXPECT_EQ(shards_read.total_bytes(), model->total_bytes());
-  EXPECT_EQ(shards_read.dtype(), DType::kF32);
+  EXPECT_EQ(shards_read.choose_dtype(std::nullopt), DType::kF32);
+  EXPECT_EQ(shards_read.choose_dtype(DType::kBf16), DType::kBf16);
+  EXPECT_THROW(shards_read.choose_dtype(DType::kF8), Error);
   EXPECT_EQ(shards_read.split_id().size(), 32u);
   ASSERT_EQ(shards_read.tensors().size(), model->tensors().size());
   for (size_t i = 0; i < model->tensors().size(); ++i) {

@@ -1,17 +1,10 @@
-#include "weights-tools/model/fp8_scales.h"
+#include "weights-tools/model/read_scales.h"
 
 #include "base/error.h"
 #include "stage/shards/fp8_tensors.h"
 #include "weights-tools/model/copy.h"
 
 namespace lfm2 {
-
-Fp8Scales::Fp8Scales(const std::vector<uint64_t>& weight, Quantization::Scheme scheme) : columns(weight.at(1)) {
-  const bool block = scheme == Quantization::Scheme::kBlock;
-  rows = block ? kScaleBlock : 1;
-  group = block ? kScaleBlock : columns;
-  values.resize(((weight.at(0) - 1) / rows + 1) * ((columns - 1) / group + 1));
-}
 
 Fp8Scales read_scales(const ModelSource& source, size_t weight) {
   const TensorSpec& spec = source.tensors().at(weight).spec;
