@@ -4,11 +4,11 @@
 #include "kernels/cpu/cpu_matmul.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstring>
 
 #include "kernels/cpu/for_each_row.h"
+#include "kernels/cpu/scaled_elements.h"
 
 namespace lfm2 {
 
@@ -72,22 +72,6 @@ struct CpuMatmul::Product {
 };
 
 namespace {
-
-// The scaled values of the elements [first, first + count) of a row of an fp8 matrix.
-void scale_elements(const Tensor& matrix, int64_t row, int64_t first, int64_t count, float* values) {
-  static const std::array<float, 256> kValues = [] {
-    std::array<float, 256> all{};
-    for (size_t bits = 0; bits < all.size(); ++bits) all[bits] = to_float(F8{static_cast<uint8_t>(bits)});
-    return all;
-  }();
-  const int64_t k = matrix.k(), group = matrix.scales.group == 0 ? k : matrix.scales.group;
-  const F8* elements = matrix.as<const F8>() + row * k;
-  for (int64_t c = first, end = c; c < first + count; c = end) {
-    end = std::min((c / group + 1) * group, first + count);
-    const float scale = matrix.scales.data[matrix.scale_of(row * k + c)];
-    for (int64_t i = c; i < end; ++i) values[i - first] = kValues[elements[i].bits] * scale;
-  }
-}
 
 // The scaled values of the rows from `row` on and the columns from `first` on, as many as `part` has of both, in
 // `values`.

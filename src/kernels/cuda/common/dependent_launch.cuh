@@ -6,18 +6,18 @@
 //   any; none returns without it. So the end of the previous kernel, which the wait waits for, is that of all before.
 // - Before the wait a kernel reads only what no kernel writes: weights, and what comes from the host, like positions.
 //   Where copy_words brings that, it never lets the next kernel start before it has ended, with a __threadfence().
-// - A few kernels call pdl_trigger() behind their own wait: gather_rows (but not as embed), scatter_rows, products
-//   of groups whose offsets are new, and skinny products as Share::triggers_late says. The kernels behind such a
+// - A few kernels call pdl_trigger() after their own wait: gather_rows (but not as embed), scatter_rows, products
+//   of groups whose offsets are new, and skinny products as Share::triggers_late says. The kernels after such a
 //   one may also read, before they wait, what was written before it (Visible::kBeforeWait).
-// - norm_route_swiglu calls pdl_trigger() behind the routing, with one warp of each block: that of the first block
+// - norm_route_swiglu calls pdl_trigger() after the routing, with one warp of each block: that of the first block
 //   has written it then, with a __threadfence() in between. So it is in L2 before a block of the next kernel starts,
-//   and that kernel, and those behind it, may also read it before they wait. PTX promises less, that all is visible
-//   behind the wait; kShownRouting is the switch.
-// - A kernel whose blocks wait for one another through global memory (norm_route) does so behind its own wait, with no
+//   and that kernel, and those after it, may also read it before they wait. PTX promises less, that all is visible
+//   after the wait; kShownRouting is the switch.
+// - A kernel whose blocks wait for one another through global memory (norm_route) does so after its own wait, with no
 //   more blocks than the GPU has room for at once, beside kernels of other streams that wait for something themselves.
-//   So its blocks all start: kernels before it end without it, and those behind it start when all of its have started.
-//   Processes that share a GPU take turns; under MPS, where they do not, two such kernels could wait for ever.
-// - An ordinary launch among them waits for everything before it, as always.
+//   So its blocks all start: kernels before it end without it, and those after it start when all of its have started.
+//   Processes that share a GPU take turns; under MPS, where they do not, two such kernels could wait forever.
+// - An ordinary launch among them waits for everything before it.
 #pragma once
 
 #include <cuda_runtime.h>

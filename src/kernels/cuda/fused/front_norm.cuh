@@ -1,4 +1,4 @@
-// rms_norm in front of a skinny product: every block norms all rows itself, and keeps them in shared memory, where
+// rms_norm before a skinny product: every block norms all rows itself, and keeps them in shared memory, where
 // its warps find them piece by piece. For norm_matmul.cu, norm_project_short_conv.cu and norm_route_swiglu.cu.
 //
 // The bits are those of rms_norm: the order of a row's sum is the one of row_types.cuh.

@@ -1,8 +1,8 @@
-// The skinny grouped product with the weighted sum of the experts behind it: a block computes its columns for all
+// The skinny grouped product followed by the weighted sum of the experts: a block computes its columns for all
 // experts that have rows, keeps the products in shared memory, and adds them to the residual itself, so y is never
 // written. gemm_skinny.cu says how such a product is computed.
 //
-// The bits are those of gemm_skinny.cu and of combine_experts_kernel, one behind the other: the sums are rounded as
+// The bits are those of gemm_skinny.cu and of combine_experts_kernel, one after the other: the sums are rounded as
 // the product's store rounds them, and the rest has the same operations in the same order.
 #include <algorithm>
 

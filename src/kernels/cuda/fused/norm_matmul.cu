@@ -1,4 +1,4 @@
-// norm_matmul: rms_norm and a skinny dense product behind it, in one kernel.
+// norm_matmul: rms_norm and then a skinny dense product, in one kernel.
 #include <algorithm>
 
 #include "kernels/cuda/common/shared_memory.cuh"

@@ -5,7 +5,7 @@
 // Two blocks, a cluster, share the product with the router's gate, so that each holds its half of the gate in registers
 // when the wait ends: no kernel writes it.
 //
-// The bits are those of norm_route_kernel and gemm_skinny.cu, one behind the other.
+// The bits are those of norm_route_kernel and gemm_skinny.cu, one after the other.
 #include <algorithm>
 
 #include "kernels/cuda/common/shared_memory.cuh"

@@ -1,9 +1,9 @@
-// A skinny product with the gated short convolution behind it, for sequences with one token each: the parts B, C
+// A skinny product followed by the gated short convolution, for sequences with one token each: the parts B, C
 // and z of bcz are the sums of three warps of one block, so bcz is never written. gemm_skinny.cu says how such a
 // product is computed. For project_short_conv.cu, and for norm_project_short_conv.cu, which has rms_norm in front of
 // it.
 //
-// The bits are those of gemm_skinny.cu and of short_conv3_kernel, one behind the other: the sums are rounded as the
+// The bits are those of gemm_skinny.cu and of short_conv3_kernel, one after the other: the sums are rounded as the
 // product's store rounds them, and the rest has the same operations in the same order.
 #pragma once
 

@@ -17,19 +17,10 @@ WgmmaTile choose_fp8_tile(const GemmArgs& args, int multiprocessors) {
 
 void launch_gemm_fp8(cudaStream_t stream, const GemmArgs& args, WgmmaTile tile) {
   if (args.m == 0 || args.n == 0 || args.groups == 0) return;
-  const bool swiglu = args.epilogue == Epilogue::kSwiglu;
-  if (tile.transposed && !takes_transposed(args, false)) CUDA_CHECK(cudaErrorInvalidValue);
   with_constant(args.scales.group != 0, [&](auto by_group) {
     using T = std::conditional_t<by_group(), Fp8ByGroup, Fp8ByRow>;
-    using Out = __nv_bfloat16;
-    if (tile.transposed && swiglu)
-      launch_listed<T, Out, true, kFp8TransposedTiles>(stream, args, DType::kF8, false, tile);
-    else if (tile.transposed)
-      launch_listed<T, Out, false, kFp8TransposedTiles>(stream, args, DType::kF8, false, tile);
-    else if (swiglu)
-      launch_listed<T, Out, true, kFp8SwigluTiles>(stream, args, DType::kF8, false, tile);
-    else
-      launch_listed<T, Out, false, kFp8Tiles>(stream, args, DType::kF8, false, tile);
+    launch_product<T, __nv_bfloat16, kFp8Tiles, kFp8SwigluTiles, kFp8TransposedTiles>(stream, args, DType::kF8, false,
+                                                                                      tile);
   });
 }
 

@@ -1,5 +1,6 @@
-// How gemm_wgmma.cu adds up fp8 products. The tensor cores keep about 13 bits of their own sums of fp8 products, so the
-// sums of each 128 of k are scaled and added in fp32, as DeepGEMM does (github.com/deepseek-ai/DeepGEMM, "promotion").
+// How gemm_wgmma_kernel.cuh adds up fp8 products. The tensor cores keep about 13 bits of their own sums of fp8
+// products, so the sums of each 128 of k are scaled and added in fp32, as DeepGEMM does
+// (github.com/deepseek-ai/DeepGEMM, "promotion").
 #pragma once
 
 #include <type_traits>
@@ -8,22 +9,6 @@
 #include "kernels/cuda/ptx/wgmma.cuh"
 
 namespace lfm2 {
-namespace wgmma_tiles {
-struct Fp8ByGroup;
-struct Fp8ByRow;
-}  // namespace wgmma_tiles
-template <>
-struct MmaType<wgmma_tiles::Fp8ByGroup> : MmaType<__nv_fp8_e4m3> {};
-template <>
-struct MmaType<wgmma_tiles::Fp8ByRow> : MmaType<__nv_fp8_e4m3> {};
-}  // namespace lfm2
-
-namespace lfm2::wgmma_tiles {
-
-// The instruction's first row, of 64, that this thread holds sums of; the other one is 8 further.
-__device__ inline int warpgroup_row() {
-  return static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
-}
 
 // The two kinds of fp8 operands: each 128 of k have factors of their own, or whole rows have one.
 struct Fp8ByGroup {
@@ -32,6 +17,17 @@ struct Fp8ByGroup {
 struct Fp8ByRow {
   uint8_t bits;
 };
+template <>
+struct MmaType<Fp8ByGroup> : MmaType<__nv_fp8_e4m3> {};
+template <>
+struct MmaType<Fp8ByRow> : MmaType<__nv_fp8_e4m3> {};
+
+namespace wgmma_tiles {
+
+// The instruction's first row, of 64, that this thread holds sums of; the other one is 8 further.
+__device__ inline int warpgroup_row() {
+  return static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
+}
 
 // The factors of a thread's sums, of an instruction with `columns` columns. Of sums[4 j + i] the instruction's row is
 // the thread's own (i < 2) or 8 further, the column 8 j + 2 (lane % 4) + i % 2. Rows are rows of a and columns those of
@@ -65,7 +61,7 @@ class Fp8Scales {
     const float *a = a_ + static_cast<int64_t>(at) * a_stride_, *w = w_ + static_cast<int64_t>(at) * w_stride_;
     Factors factors;
     if constexpr (transposed) {
-      factors.rows[0] = __ldg(w), factors.rows[1] = w_left_ > 8 ? __ldg(w + 8 / kWRows) : 0;
+      factors.rows[0] = w_left_ > 0 ? __ldg(w) : 0, factors.rows[1] = w_left_ > 8 ? __ldg(w + 8 / kWRows) : 0;
 #pragma unroll
       for (int j = 0; j < columns / 8; ++j)
 #pragma unroll
@@ -114,7 +110,6 @@ template <WgmmaTile tile, class T, int columns, bool transposed, class F>
 __device__ __forceinline__ void add_scaled_pieces(Block<tile>& block, float (&sums)[columns / 2],
                                                   const Fp8Scales<T, columns, transposed>& scales, const F& start) {
   using S = Shape<tile>;
-  constexpr int kSteps = kRowBytes / 32;
   constexpr bool kByGroup = Fp8Scales<T, columns, transposed>::kByGroup;
   float part[columns / 2];
   auto factors = scales.read(0), next = factors;
@@ -149,4 +144,6 @@ __device__ __forceinline__ void add_scaled_pieces(Block<tile>& block, float (&su
     sums[i] *= factors.rows[i / 2 % 2] * factors.columns_of[i / 4][i % 2];
 }
 
-}  // namespace lfm2::wgmma_tiles
+}  // namespace wgmma_tiles
+
+}  // namespace lfm2

@@ -81,7 +81,7 @@ struct Layout {
   int tile_distance;   // rows of w from a unit's tile to its next one
   int a_bytes;         // what a piece of a takes of a tile buffer
   bool triggers_late;  // Share::triggers_late
-  int kept_rows;       // rows of a that the block keeps instead behind its tile buffers, all of them or none
+  int kept_rows;       // rows of a that the block keeps instead, after its tile buffers, all of them or none
 };
 
 // The layout of blocks whose tiles are neighbours, in so much shared memory. `a_rows`: how many rows of a
@@ -192,7 +192,7 @@ __device__ inline void pdl_trigger_early(const GemmArgs& args, const Layout& lay
 }
 
 // What the loading warp does: it fills the tile buffers of the block's units, in the order of make_scheduler(), which
-// is called when the offsets may be read. Where the block keeps a, it calls make_kept() behind the wait instead of
+// is called when the offsets may be read. Where the block keeps a, it calls make_kept() after the wait instead of
 // loading a.
 template <class MakeScheduler, class F = std::nullptr_t>
 __device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,

@@ -74,7 +74,7 @@ class Output {
   float old_[groups][4];
 };
 
-// What each warp that multiplies does behind the wait. Where the block keeps a (`kept`), a lane reads its row
+// What each warp that multiplies does after the wait. Where the block keeps a (`kept`), a lane reads its row
 // a_row(unit's first row, rows) for a unit.
 template <class T, int groups, bool kept, class F>
 __device__ void multiply_units(const GemmArgs& args, bool float_out, const Layout& layout, const Block& block,

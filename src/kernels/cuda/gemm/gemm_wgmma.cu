@@ -32,18 +32,10 @@ WgmmaTile choose_wgmma_tile(const GemmArgs& args, DType out, int multiprocessors
 
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out, WgmmaTile tile) {
   if (args.m == 0 || args.n == 0 || args.groups == 0) return;
-  if (tile.transposed && !takes_transposed(args, out == DType::kF32)) CUDA_CHECK(cudaErrorInvalidValue);
-  const bool swiglu = args.epilogue == Epilogue::kSwiglu, float_out = !swiglu && out == DType::kF32;
+  const bool float_out = args.epilogue != Epilogue::kSwiglu && out == DType::kF32;
   with_16_bit_type(act, [&](auto zero) {
     using T = decltype(zero);
-    if (tile.transposed && swiglu)
-      launch_listed<T, T, true, kWgmmaTransposedTiles>(stream, args, act, false, tile);
-    else if (tile.transposed)
-      launch_listed<T, T, false, kWgmmaTransposedTiles>(stream, args, act, false, tile);
-    else if (swiglu)
-      launch_listed<T, T, true, kWgmmaSwigluTiles>(stream, args, act, false, tile);
-    else
-      launch_listed<T, T, false, kWgmmaTiles>(stream, args, act, float_out, tile);
+    launch_product<T, T, kWgmmaTiles, kWgmmaSwigluTiles, kWgmmaTransposedTiles>(stream, args, act, float_out, tile);
   });
 }
 

@@ -1,4 +1,5 @@
-// The tiles of gemm_wgmma.cu. They are chosen for speed alone, because they do not change any bit of the result.
+// The tiles of gemm_wgmma_kernel.cuh. They are chosen for speed alone, because they do not change any bit of the
+// result.
 #pragma once
 
 #include "kernels/cuda/gemm/launch.h"

@@ -1,4 +1,5 @@
-// What a thread block of gemm_wgmma.cu has: its warps' roles, and the ring of tile buffers in its shared memory.
+// What a thread block of gemm_wgmma_kernel.cuh has: its warps' roles, and the ring of tile buffers in its shared
+// memory.
 #pragma once
 
 #include "kernels/cuda/gemm/gemm_wgmma_out.cuh"
@@ -10,6 +11,7 @@ namespace lfm2::wgmma_tiles {
 constexpr int kRowBytes = 128;  // of one piece of a tile along k: a swizzled row
 template <class T>
 constexpr int kDepth = kRowBytes / static_cast<int>(sizeof(T));  // elements of k in it
+constexpr int kSteps = kRowBytes / 32;                           // instructions along it
 constexpr int kWarpgroup = 128;                                  // threads
 
 // What a block has, which follows from its tile.

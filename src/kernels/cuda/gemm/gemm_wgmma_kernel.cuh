@@ -33,7 +33,6 @@ namespace {
 
 using namespace wgmma_tiles;
 
-constexpr int kSteps = kRowBytes / 32;  // instructions along a piece
 constexpr int kLoaderRegisters = 56, kMultiplierRegisters = 224;
 
 constexpr uint16_t kBoth = 3;  // blocks of a cluster
@@ -52,7 +51,7 @@ __device__ void multiply_transposed_tiles(const GemmArgs& args, Block<tile> bloc
 // - block: stays on its multiprocessor and walks through tiles (TileScheduler), together with the other block of its
 //   cluster where there are two.
 // - thread: the warps of one or two warpgroups multiply, 64 rows of a each, or of w where the transpose is computed,
-//   and write (multiply_tiles, multiply_transposed_tiles); one warp behind them loads w (load_w), the next one a
+//   and write (multiply_tiles, multiply_transposed_tiles); one warp after them loads w (load_w), the next one a
 //   (load_a); any others do nothing, as registers go by warpgroups.
 // - alignment: n in octets (kSwiglu: in sixteens), rows of a and w in 16 bytes, everything on 16 bytes.
 template <class T, class Out, int rows, int columns, int cluster, bool transposed, bool swiglu>
@@ -62,7 +61,7 @@ __global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster, transp
   constexpr WgmmaTile tile{rows, columns, cluster,
                            transposed};  // nvcc takes no structures as parameters of a kernel's template
   using S = Shape<tile>;
-  // A kernel behind this one may count on offsets that were there before this one started to wait.
+  // The next kernel may count on offsets that were there before this one started to wait.
   const bool known = args.offsets == nullptr || args.offsets_visible == Visible::kBeforeWait;
   if (known) pdl_trigger();
   extern __shared__ char shared[];
@@ -189,7 +188,7 @@ __device__ void load_a(const GemmArgs& args, const CUtensorMap* map, int box_row
 }
 
 // Calls start(buffer, a, w, first) for each step of k, where the operands a and w of that step lie so many sixteens of
-// bytes behind the beginning of the tile buffer. The first tile buffer must have come. At the end, what was started has
+// bytes after the beginning of the tile buffer. The first tile buffer must have come. At the end, what was started has
 // ended.
 template <WgmmaTile tile, class F>
 __device__ __forceinline__ void for_each_step(Block<tile>& block, const F& start) {
@@ -385,6 +384,21 @@ template <class T, class Out, bool swiglu, const auto& tiles>
 void launch_listed(cudaStream_t stream, const GemmArgs& args, DType act, bool float_out, WgmmaTile tile) {
   launch_listed<T, Out, swiglu, tiles>(stream, args, act, float_out, tile,
                                        std::make_index_sequence<std::size(tiles)>{});
+}
+
+// Launches the kernel of the tile, which is one of `plain`, or, by its kind and the epilogue, of the others.
+template <class T, class Out, const auto& plain, const auto& gated, const auto& transposed>
+void launch_product(cudaStream_t stream, const GemmArgs& args, DType act, bool float_out, WgmmaTile tile) {
+  if (tile.transposed && !takes_transposed(args, float_out)) CUDA_CHECK(cudaErrorInvalidValue);
+  const bool swiglu = args.epilogue == Epilogue::kSwiglu;
+  if (tile.transposed && swiglu)
+    launch_listed<T, Out, true, transposed>(stream, args, act, false, tile);
+  else if (tile.transposed)
+    launch_listed<T, Out, false, transposed>(stream, args, act, false, tile);
+  else if (swiglu)
+    launch_listed<T, Out, true, gated>(stream, args, act, false, tile);
+  else
+    launch_listed<T, Out, false, plain>(stream, args, act, float_out, tile);
 }
 
 }  // namespace

@@ -232,7 +232,7 @@ class TransposedWriter {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) % kThreads / 32;
     return swiglu ? address(row + lane, warp) : address(row + lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
   }
-  // The words of these matrices; those behind the last row are zero.
+  // The words of these matrices; those after the last row are zero.
   template <int size>
   __device__ static Words gated(const float (&sums)[size], int row) {
     Words words{};

@@ -1,4 +1,4 @@
-// Which tiles the thread blocks of gemm_wgmma.cu compute, and in which order.
+// Which tiles the thread blocks of gemm_wgmma_kernel.cuh compute, and in which order.
 #pragma once
 
 #include "kernels/cuda/common/device_types.cuh"

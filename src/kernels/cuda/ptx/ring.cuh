@@ -1,5 +1,5 @@
-// A ring of tile buffers between warps that load with Hopper's copy engine and warps that multiply. For gemm_wgmma.cu
-// and attention_wgmma.cu.
+// A ring of tile buffers between warps that load with Hopper's copy engine and warps that multiply. For
+// gemm_wgmma_kernel.cuh and attention_wgmma.cu.
 #pragma once
 
 #include "kernels/cuda/ptx/hopper.cuh"

@@ -16,13 +16,13 @@ void launch_embed(cudaStream_t stream, const int32_t* ids, int64_t tokens, AnyAr
 
 void launch_insert_drawn(cudaStream_t stream, int32_t* ids, int64_t tokens, const int32_t* drawn, int64_t draws);
 
-// `triggers_late`: the next kernel starts behind this one's wait, so that what was written before this one is visible
+// `triggers_late`: the next kernel starts after this one's wait, so that what was written before this one is visible
 // to it before its own (Visible::kBeforeWait).
 void launch_gather_rows(cudaStream_t stream, const void* x, int64_t x_rows, const int32_t* rows, int64_t count,
                         int64_t row_bytes, void* out, bool triggers_late);
 
 // Copies row i of x [count, row] to the rows targets [count, copies] of out. Each target is named once. The next kernel
-// starts behind this one's wait; returns when what was written before this one is visible.
+// starts after this one's wait; returns when what was written before this one is visible.
 Visible launch_scatter_rows(cudaStream_t stream, const void* x, const int32_t* targets, int64_t count, int copies,
                             int64_t row_bytes, void* out);
 
