@@ -17,6 +17,7 @@
 #include "kernels/cuda/gemm/gemm_wgmma.h"
 #include "kernels/cuda/rows/launch.h"
 #include "kernels/tensor_memory.h"
+#include "recorded_time.h"
 
 namespace {
 
@@ -42,8 +43,6 @@ class Bench {
       : backend_(make_cuda_backend(0)),
         stream_(dynamic_cast<CudaStream&>(backend_->compute()).native()),
         memory_(*backend_) {
-    CUDA_CHECK(cudaEventCreate(&start_));
-    CUDA_CHECK(cudaEventCreate(&end_));
     CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, 0));
     std::mt19937 generator(1);
     std::normal_distribution<float> normal(0, 60.0f);
@@ -51,10 +50,6 @@ class Bench {
     for (size_t i = 0; i < noise8_.size(); ++i)
       noise8_[i] = from_float<F8>(normal(generator)), noise16_[i] = from_float<Bf16>(to_float(noise8_[i]));
     std::printf("%s\nproduct rows type tile us TFLOP/s GB/s\n", backend_->description().c_str());
-  }
-  ~Bench() {
-    static_cast<void>(cudaEventDestroy(start_));
-    static_cast<void>(cudaEventDestroy(end_));
   }
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
@@ -132,34 +127,16 @@ class Bench {
 
   // The median time of work(copy), over the copies of the weights.
   double seconds(int64_t copies, int64_t bytes, const std::function<void(int64_t)>& work) {
-    constexpr int kRuns = 5;
     const int64_t calls = std::clamp<int64_t>((int64_t{1} << 30) / bytes, 4, 60);
-    const auto all = [&] {
-      for (int64_t i = 0; i < calls; ++i) work(i % copies);
-    };
-    const auto recording = backend_->record(all);
-    std::vector<double> times;
-    for (int run = -1; run < kRuns; ++run) {  // the first one warms up
-      backend_->compute().submit([&] {
-        CUDA_CHECK(cudaEventRecord(start_, stream_));
-        recording->replay();
-        CUDA_CHECK(cudaEventRecord(end_, stream_));
-      });
-      CUDA_CHECK(cudaEventSynchronize(end_));
-      float milliseconds = 0;
-      CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start_, end_));
-      if (run >= 0) times.push_back(static_cast<double>(milliseconds) * 1e-3 / static_cast<double>(calls));
-    }
-    std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
-    return times[kRuns / 2];
+    return time_.seconds(calls, [&](int64_t i) { work(i % copies); });
   }
 
   std::unique_ptr<Backend> backend_;
+  RecordedTime time_{*backend_};
   cudaStream_t stream_;
   TensorMemory memory_;
   std::vector<F8> noise8_;
   std::vector<Bf16> noise16_;
-  cudaEvent_t start_ = nullptr, end_ = nullptr;
   int multiprocessors_ = 0;
 };
 

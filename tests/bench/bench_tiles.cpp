@@ -16,6 +16,7 @@
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/gemm/gemm_wgmma.h"
 #include "kernels/tensor_memory.h"
+#include "recorded_time.h"
 
 namespace {
 
@@ -72,14 +73,8 @@ class Bench {
           backend_->copy(backend_->compute(), tensor.data + first * 2, weights_.data,
                          static_cast<size_t>(std::min(piece, tensor.numel() - first)) * 2);
     CUDA_CHECK(cudaMemsetAsync(out_.data, 0, out_.bytes(), stream_));
-    CUDA_CHECK(cudaEventCreate(&start_));
-    CUDA_CHECK(cudaEventCreate(&end_));
     CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, 0));
     std::printf("%s\nm n k epilogue tile us GB/s\n", backend_->description().c_str());
-  }
-  ~Bench() {
-    static_cast<void>(cudaEventDestroy(start_));
-    static_cast<void>(cudaEventDestroy(end_));
   }
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
@@ -157,27 +152,9 @@ class Bench {
  private:
   // The median time of work(first), where `first` is the first of `elements` weights, other ones in each call.
   double seconds(int64_t elements, const std::function<void(int64_t)>& work) {
-    constexpr int kRuns = 5;
     constexpr int64_t kRead = 400 << 20;  // elements read by a run
     const int64_t copies = kWeights / elements, calls = std::clamp<int64_t>(kRead / elements, 4, 100);
-    const auto recording = backend_->record([&] {
-      for (int64_t i = 0; i < calls; ++i) work(i % copies * elements);
-    });
-    std::vector<double> times;
-    for (int run = -1; run < kRuns; ++run) {  // the first one warms up
-      backend_->compute().submit([&] {
-        CUDA_CHECK(cudaEventRecord(start_, stream_));
-        recording->replay();
-        CUDA_CHECK(cudaEventRecord(end_, stream_));
-      });
-      CUDA_CHECK(cudaEventSynchronize(end_));
-      float milliseconds = 0;
-      CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start_, end_));
-      const double each = static_cast<double>(milliseconds) * 1e-3 / static_cast<double>(calls);
-      if (run >= 0) times.push_back(each);
-    }
-    std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
-    return times[kRuns / 2];
+    return time_.seconds(calls, [&](int64_t i) { work(i % copies * elements); });
   }
 
   static void print(const std::string& what, double seconds, int64_t elements, bool star) {
@@ -187,10 +164,10 @@ class Bench {
   }
 
   std::unique_ptr<Backend> backend_;
+  RecordedTime time_{*backend_};
   cudaStream_t stream_;
   TensorMemory memory_;
   Tensor weights_, a_, out_, offsets_;
-  cudaEvent_t start_ = nullptr, end_ = nullptr;
   int multiprocessors_ = 0;
 };
 

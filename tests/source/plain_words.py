@@ -41,7 +41,7 @@ BASELINE = {
     "python": 5,
     "src/base": 2,
     "src/comm": 1,
-    "src/kernels": 177,
+    "src/kernels": 159,
     "src/openai": 1,
     "src/serve": 3,
     "src/stage": 19,

@@ -78,25 +78,27 @@ inline void check_fp8_golden(Backend& backend, const std::string& golden_case) {
   const double tolerance = std::min(3 * torch_error, 2e-4);
   const std::vector<float> dequantised = fp8_case_logits(backend, golden_case, DType::kF32, false),
                            fp8 = fp8_case_logits(backend, golden_case, DType::kF32, true),
+                           dequantised_bf16 = fp8_case_logits(backend, golden_case, DType::kBf16, false),
                            in_bf16 = fp8_case_logits(backend, golden_case, DType::kBf16, true);
   ASSERT_EQ(fp8.size(), quantised.size());
   const size_t vocab = quantised.size() / stable.size();
-  double worst = 0, worst_dequantised = 0, mean = 0, mean_bf16 = 0;
+  double worst = 0, worst_dequantised = 0, mean = 0, mean_bf16 = 0, rounding = 0;
   size_t strict = 0;
   for (size_t i = 0; i < exact.size(); ++i) {
     worst_dequantised = std::max(worst_dequantised, std::fabs(static_cast<double>(dequantised[i]) - exact[i]));
     const double difference = std::fabs(static_cast<double>(fp8[i]) - quantised[i]);
     mean += difference / static_cast<double>(exact.size());
     mean_bf16 += std::fabs(static_cast<double>(in_bf16[i]) - quantised[i]) / static_cast<double>(exact.size());
+    rounding += std::fabs(static_cast<double>(dequantised_bf16[i]) - exact[i]) / static_cast<double>(exact.size());
     if (stable[i / vocab] == 0) continue;
     worst = std::max(worst, difference);
     ++strict;
   }
-  EXPECT_GT(strict, 0u);
+  EXPECT_GE(3 * strict, exact.size());  // a third of the tokens at least is stable
   EXPECT_LE(worst, tolerance);
   EXPECT_LE(worst_dequantised, tolerance);
   EXPECT_LT(mean, quantising);
-  EXPECT_LT(mean_bf16, 2 * quantising);  // bf16 moves logits about as much as fp8
+  EXPECT_LT(mean_bf16, quantising + rounding);  // what quantising changes, and what bf16 changes by itself
 }
 
 }  // namespace lfm2::test
