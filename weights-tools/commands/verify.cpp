@@ -23,8 +23,8 @@ namespace {
 constexpr size_t kVerifiedBytes = size_t{8} << 20;
 
 double element_value(DType dtype, const std::byte* at) {
-  float value = dtype == DType::kF8 ? to_float(F8{std::to_integer<uint8_t>(*at)}) : 0;
-  if (dtype == DType::kF8) return value;
+  if (dtype == DType::kF8) return to_float(F8{std::to_integer<uint8_t>(*at)});
+  float value = 0;
   convert(dtype, at, DType::kF32, &value, 1);
   return value;
 }

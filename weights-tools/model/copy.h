@@ -47,7 +47,8 @@ class TensorReader {
   uint64_t total_bytes_, done_bytes_ = 0;
   std::vector<std::byte> unconverted_;
   std::optional<Checksum> checksum_;
-  std::optional<std::string> refused_;  // the first element that became infinite, or the first scale that is none
+  // The first element that became infinite, or the first scale that is not positive and finite.
+  std::optional<std::string> refused_;
 };
 
 }  // namespace lfm2

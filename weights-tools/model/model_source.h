@@ -1,4 +1,4 @@
-// One model, whatever files hold it. The commands split, merge, verify, inspect and plan read from it.
+// One model, whatever files hold it. The commands split, quantize, merge, verify, inspect and plan read from it.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,9 @@ class ModelSource {
   virtual ~ModelSource() = default;
 
   const ModelConfig& config() const { return config_; }
-  const std::string& config_text() const { return config_text_; }  // the text of config.json, unchanged
+  // The text of config.json: that which was read, or, where weights become fp8 or are dequantised on the way, the one
+  // that describes what read() gives.
+  const std::string& config_text() const { return config_text_; }
   // In the order of model_tensors(). After each weight that is fp8 come its scales.
   const std::vector<SourceTensor>& tensors() const { return tensors_; }
   // Scales of the checkpoint that belong to no fp8 weight, by their names: they mean nothing, so they are left out.

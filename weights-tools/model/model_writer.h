@@ -1,4 +1,4 @@
-// Where a model is written to: the interface that split, merge and synth copy into, and the files below it.
+// Where a model is written to: the interface that split, merge, synth and quantize copy into, and the files below it.
 #pragma once
 
 #include <cstdint>

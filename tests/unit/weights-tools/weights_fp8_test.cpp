@@ -281,7 +281,7 @@ TEST(Fp8CheckpointTest, RefusesFp8ThatTheConfigurationDenies) {
 }
 
 // Scales are looked at when they are read: a weight times such a scale is no weight.
-TEST(Fp8CheckpointTest, RefusesScalesThatAreNone) {
+TEST(Fp8CheckpointTest, RefusesScalesThatAreNotPositiveAndFinite) {
   for (const auto& [bits, text] : {std::pair{uint16_t{0x7fc0}, "nan"},
                                    {uint16_t{0}, "0"},
                                    {uint16_t{0x8000}, "-0"},
