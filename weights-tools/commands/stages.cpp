@@ -95,10 +95,11 @@ std::vector<StageNeeds> stage_needs(const ModelSource& model, const std::vector<
     need.logits_bytes = cost.result_bytes;
     need.gflop_per_token = cost.layer_flops / static_cast<double>(tokens) * 1e-9;
     for (const SourceTensor& tensor : model.tensors()) {
-      if (!belongs_to(tensor.spec, range, config)) continue;
-      if (!is_scale(tensor.spec)) need.parameters += numel(tensor.spec.dims);
-      const DType held = is_scale(tensor.spec) ? DType::kF32 : target_dtype(tensor, input.dtype);
+      if (is_scale(tensor.spec) || !belongs_to(tensor.spec, range, config)) continue;
+      const DType held = target_dtype(tensor, input.dtype);
+      need.parameters += numel(tensor.spec.dims);
       need.weight_bytes += held_elements(tensor.spec) * size_bytes(held);
+      if (held == DType::kF8) need.weight_bytes += sizeof(float) * held_scales(tensor.spec, config.quantization.scheme);
     }
     for (int64_t layer = range.first; layer < range.end(); ++layer) {
       if (config.layer_types[static_cast<size_t>(layer)] != LayerType::kAttention) continue;

@@ -1,6 +1,8 @@
 // The figures of plan, compared with published ones and with ones counted by hand.
+#include "base/json/json.h"
 #include "support/weights_support.h"
 #include "weights-tools/commands/stages.h"
+#include "weights-tools/model/quantizing_source.h"
 #include "weights-tools/model/synth.h"
 
 namespace lfm2 {
@@ -45,6 +47,35 @@ TEST(StageNeedsTest, DtypeDecidesTheWeights) {
   const auto wide = stage_needs(*model, equal_partition(8, 1), {DType::kF32, DType::kF32, 1, 1});
   EXPECT_EQ(kept[0].weight_bytes, model->total_bytes());
   EXPECT_EQ(wide[0].weight_bytes, 4 * kept[0].parameters);
+}
+
+// A dense feed-forward of 12, which a device holds as 16, and 3 experts of 100, held as 104.
+TEST(StageNeedsTest, CountsTheScalesThatADeviceHolds) {
+  const std::string text = OrderedJson{{"model_type", "lfm2_moe"},
+                                       {"vocab_size", 32},
+                                       {"hidden_size", 16},
+                                       {"num_hidden_layers", 2},
+                                       {"intermediate_size", 12},
+                                       {"moe_intermediate_size", 100},
+                                       {"num_dense_layers", 1},
+                                       {"num_experts", 3},
+                                       {"num_experts_per_tok", 2},
+                                       {"num_attention_heads", 2},
+                                       {"num_key_value_heads", 1},
+                                       {"max_position_embeddings", 64},
+                                       {"layer_types", {"conv", "full_attention"}}}
+                               .dump();
+  const auto weight_bytes = [](const ModelSource& model) {
+    return stage_needs(model, equal_partition(2, 1), {{}, DType::kBf16, 1, 1})[0].weight_bytes;
+  };
+  const auto source = [&] { return std::make_unique<SynthSource>(text, "config", 0, DType::kBf16); };
+  const auto fp8_bytes = [&](Quantization::Scheme scheme) {
+    return weight_bytes(*quantize(source(), scheme, Fp8Modules::kFeedForward, {}));
+  };
+  const uint64_t elements = 3 * 16 * (16 + 3 * 104);  // in one byte instead of two
+  const uint64_t without_scales = weight_bytes(*source()) - elements;
+  EXPECT_EQ(fp8_bytes(Quantization::Scheme::kChannel), without_scales + 4 * (2 * 16 + 16 + 3 * (2 * 104 + 16)));
+  EXPECT_EQ(fp8_bytes(Quantization::Scheme::kBlock), without_scales + 4 * (2 * 2 + 2 + 3 * (2 * 13 + 2)));
 }
 
 TEST(StageOptionsTest, ReadsAmountsOfMemory) {
