@@ -126,7 +126,11 @@ void add_synth(CLI::App& app, Program& program) {
   command->add_option("--out", options.out, "A .bin or .safetensors file, or a folder")->required()->type_name("FILE");
   command->add_flag("--force", options.force, "Replace a model that is there");
   add_console(*command, program.console);
-  command->callback([&program] { program.run = [&program] { run_synth(program.synth, program.console); }; });
+  command->callback([&program, command] {
+    if (program.synth.dtype != "fp8" && command->count("--scheme") + command->count("--modules") > 0)
+      throw Error(ExitCode::kUsage, "--scheme and --modules need --dtype fp8");
+    program.run = [&program] { run_synth(program.synth, program.console); };
+  });
 }
 
 void add_quantize(CLI::App& app, Program& program) {

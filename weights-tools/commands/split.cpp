@@ -56,12 +56,29 @@ void check_text_file(const TextFile& file) {
   }
 }
 
-// Even with --force, a command must not replace the file that it reads.
+// Even with --force, a command must not replace a file that it reads.
 void expect_another(const std::string& in, const std::filesystem::path& replaced, const std::string& out) {
   std::error_code error;
   if (std::filesystem::equivalent(in, replaced, error))
     throw Error(ExitCode::kUsage,
                 fmt::format("--out {}: would replace {}, which is read, expected another name", out, in));
+}
+
+std::filesystem::path config_beside(const std::filesystem::path& file) { return file.parent_path() / "config.json"; }
+
+// A quantised model has another config.json than its source, so both cannot be in one folder.
+void expect_source_kept(const ModelSource& source, const QuantizeOptions& options) {
+  const std::filesystem::path file = model_file(options.out);
+  expect_another(options.model, options.out, options.out);
+  if (options.config) expect_another(*options.config, config_beside(file), options.out);
+  for (size_t i = 0; i < source.tensors().size(); ++i) expect_another(source.file_of(i), file, options.out);
+  const std::filesystem::path read = source.file_of(0);
+  std::error_code error;
+  if (source.form() != "shards" &&
+      std::filesystem::equivalent(read.parent_path() / ".", file.parent_path() / ".", error))
+    throw Error(ExitCode::kUsage, fmt::format("--out {}: would write a config.json for fp8 beside {}, which is read, "
+                                              "expected another folder",
+                                              options.out, read.string()));
 }
 
 Quantization::Scheme scheme_of(const std::string& text) {
@@ -97,6 +114,7 @@ void run_synth(const SynthOptions& options, const Console& console) {
   if (!dtype)
     throw Error(ExitCode::kUsage, "--dtype is \"keep\", but synth has nothing to keep: fp32, bf16, fp16 or fp8");
   expect_another(options.config, model_file(options.out), options.out);
+  if (fp8) expect_another(options.config, config_beside(model_file(options.out)), options.out);
   std::unique_ptr<ModelSource> source =
       std::make_unique<SynthSource>(named_config_text(options.config), options.config, options.seed, *dtype);
   if (fp8) source = quantize(std::move(source), scheme_of(options.scheme), modules_of(options.modules), {});
@@ -107,12 +125,11 @@ void run_synth(const SynthOptions& options, const Console& console) {
 void run_quantize(const QuantizeOptions& options, const Console& console) {
   expect_form_with_fp8(options.out);
   auto source = open_model(options.model, options.config);
+  expect_source_kept(*source, options);
   const std::vector<TextFile> text_files = read_text_files(*source, options.model, options.config);
   QuantizeReport report;
   source = quantize(std::move(source), scheme_of(options.scheme), modules_of(options.modules),
                     [&](const TensorSpec& weight, const Fp8Error& error) { report.add(weight, error); });
-  expect_another(options.model, options.out, options.out);
-  expect_another(options.model, model_file(options.out), options.out);
   const auto writer = create_model(*source, options.out, options.force, text_files);
   transfer("quantize", *source, *writer, options.out, console);
   if (!console.quiet) report.print();

@@ -25,6 +25,14 @@ void refuse_existing(const std::filesystem::path& path, bool force) {
     throw Error(ExitCode::kCantCreate, fmt::format("{}: exists, expected a new name or --force", path.string()));
 }
 
+// A folder with this file and the index of several would be two models.
+void refuse_index_beside(const std::filesystem::path& file) {
+  const auto index = file.parent_path() / "model.safetensors.index.json";
+  if (file.filename() == "model.safetensors" && std::filesystem::exists(index))
+    throw Error(ExitCode::kCantCreate,
+                fmt::format("{}: exists, expected a folder without a checkpoint in several files", index.string()));
+}
+
 class SingleFileWriter : public ModelWriter {
  public:
   SingleFileWriter(FileLayout layout, const std::filesystem::path& path, TextFileWriter texts,
@@ -188,15 +196,13 @@ std::unique_ptr<ModelWriter> create_model(const ModelSource& source, const std::
   if (model_file(path) == path) {
     const bool is_bin = path.extension() == ".bin";
     refuse_existing(path, force);
+    refuse_index_beside(path);
     TextFileWriter texts(text_files, path.parent_path(), force);
     return std::make_unique<SingleFileWriter>(is_bin ? model_bin_layout(source) : safetensors_layout(source), path,
                                               std::move(texts), nullptr);
   }
   auto folder = std::make_unique<OutputFolder>(path, force);
-  const auto index = path / "model.safetensors.index.json";
-  if (std::filesystem::exists(index))
-    throw Error(ExitCode::kCantCreate,
-                fmt::format("{}: exists, expected a folder without a checkpoint in several files", index.string()));
+  refuse_index_beside(model_file(path));
   TextFileWriter texts(text_files, path, force);
   return std::make_unique<SingleFileWriter>(safetensors_layout(source), model_file(path), std::move(texts),
                                             std::move(folder));

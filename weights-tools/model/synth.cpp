@@ -1,6 +1,7 @@
 // Counter-based random numbers: a keyed hash of the element's index, written so that the compiler can vectorise it.
 #include "weights-tools/model/synth.h"
 
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -47,6 +48,10 @@ WeightSpread weight_spread(const TensorSpec& spec, const ModelConfig& config) {
 
 SynthSource::SynthSource(std::string config_text, const std::string& what, uint64_t seed, DType dtype)
     : ModelSource(parse_model_config(config_text, what), config_text), seed_(seed) {
+  if (config_.quantization.scheme != Quantization::Scheme::kNone)
+    throw Error(ExitCode::kData, fmt::format("{}: has quantization_config, which only a checkpoint with fp8 weights "
+                                             "agrees with, expected a configuration without it",
+                                             what));
   for (TensorSpec& spec : model_tensors(config_)) {
     const DType stored = spec.keep_fp32 ? DType::kF32 : dtype;
     const uint64_t bytes = numel(spec.dims) * size_bytes(stored);

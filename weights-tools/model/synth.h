@@ -16,6 +16,7 @@ WeightSpread weight_spread(const TensorSpec& spec, const ModelConfig& config);
 // order.
 class SynthSource : public ModelSource {
  public:
+  // Error(kData), beginning with `what`, for a configuration that is none, or has quantization_config.
   SynthSource(std::string config_text, const std::string& what, uint64_t seed, DType dtype);
   std::string_view form() const override { return "synthetic"; }
   void read(size_t tensor, uint64_t first_byte, std::span<std::byte> into) const override;

@@ -45,6 +45,17 @@ def shards_of(folder):
     return tensors, attributes
 
 
+def bytes_on_device(tensors, by_block):
+    """What a device holds of a checkpoint with fp8: scales in fp32, by block one for each 8 rows and 128 columns."""
+    total = 0
+    for name, (dtype, shape, _) in tensors.items():
+        if not name.endswith(("_scale", "_scale_inv")):
+            total += int(numpy.prod(shape)) * {"F8_E4M3": 1, "BF16": 2, "F32": 4}[dtype]
+        if dtype == "F8_E4M3":
+            total += 4 * (shape[0] // 8 * -(-shape[1] // 128) if by_block else shape[0])
+    return total
+
+
 class Fp8Test(CliTest):
     def test_shards_through_h5py(self):
         for case in CASES:
@@ -139,14 +150,15 @@ class Fp8Test(CliTest):
             return json.loads(self.succeed("plan", shards, "--stages", "1", "--json", *arguments).stdout)
 
         fp8, bf16 = stage(), stage("--dtype", "bf16")
-        size = {"F8_E4M3": 1, "BF16": 2, "F32": 4}
-        held = sum(
-            int(numpy.prod(shape)) * (4 if name.endswith("_scale") else size[dtype]) for name, (dtype, shape, _) in original.items()
-        )
-        self.assertEqual(fp8["stages"][0]["weight_bytes"], held)  # scales are fp32 on a device
+        self.assertEqual(fp8["stages"][0]["weight_bytes"], bytes_on_device(original, by_block=False))
         self.assertEqual(bf16["stages"][0]["weight_bytes"], 2 * parameters + 2 * 3 * 4)  # expert biases are fp32
         self.assertEqual(fp8["stages"][0]["parameters"], parameters)
         self.assertEqual(fp8["activation_dtype"], "bf16")
+        for case in ["tiny-fp8-block", "tiny-fp8-hf"]:
+            original = read_safetensors(GOLDEN / case / "model.safetensors")
+            for model in [GOLDEN / case, self.split(case, case)]:
+                stages = json.loads(self.succeed("plan", model, "--stages", "1", "--json").stdout)["stages"]
+                self.assertEqual(stages[0]["weight_bytes"], bytes_on_device(original, by_block=True), model)
 
     def test_verify_finds_what_changed(self):
         shards = self.split("tiny-fp8-block")
@@ -173,7 +185,7 @@ class Fp8Test(CliTest):
         self.refuse(65, [query, "is fp8, expected bf16"], "verify", shards, "--against", model)
         self.refuse(65, ["configuration differs"], "verify", shards, "--against", GOLDEN / "tiny-bf16")
 
-    def test_scales_that_are_none_are_found_by_every_reader(self):
+    def test_every_reader_finds_scales_that_are_not_positive_and_finite(self):
         name = "model.layers.0.feed_forward.w1.weight_scale"
         tensors = read_safetensors(GOLDEN / "tiny-fp8-block/model.safetensors")
         dtype, shape, content = tensors[name]
@@ -246,8 +258,15 @@ class QuantizeTest(CliTest):
         self.refuse(64, ["model.bin", "fp32"], "quantize", model, "--to", "fp8", "--out", self.folder / "out.bin")
         synth = ["synth", "--config", "lfm2-tiny", "--dtype", "fp8"]
         self.refuse(64, ["model.bin", "fp32"], *synth, "--out", self.folder / "out.bin")
+        for dtype in [[], ["--dtype", "bf16"]]:
+            for ignored in [["--scheme", "block"], ["--modules", "all"], ["--scheme", "channel", "--modules", "experts"]]:
+                self.refuse(64, ["--scheme and --modules need --dtype fp8"], "synth", "--config", "lfm2-tiny", *dtype, *ignored, "--out", out)
         for case in CASES:
             self.refuse(65, ["fp8 already"], "quantize", GOLDEN / case, "--to", "fp8", "--out", out)
+            config = GOLDEN / case / "config.json"
+            for dtype in ["bf16", "fp8"]:
+                self.refuse(65, [str(config), "quantization_config"], "synth", "--config", config, "--dtype", dtype, "--out", out)
+            self.refuse(65, [str(config), "quantization_config"], "plan", config)
         self.refuse(66, ["no/such"], "quantize", self.folder / "no/such", "--to", "fp8", "--out", out)
         tensors = read_safetensors(model / "model.safetensors")
         name = "model.layers.5.feed_forward.experts.3.w2.weight"
@@ -265,6 +284,57 @@ class QuantizeTest(CliTest):
         self.succeed("quantize", model, "--to", "fp8", "--scheme", "block", "--out", out, "--force")
         self.assertNotEqual((out / "model.safetensors").read_bytes(), before)
         self.refuse(64, ["would replace"], "quantize", self.folder / "m", "--to", "fp8", "--out", self.folder / "m", "--force")
+
+    def test_the_source_is_kept(self):
+        model, several, binary = self.folder / "m", self.folder / "several", self.folder / "bin"
+        for folder in [model, several, binary]:
+            folder.mkdir()
+            shutil.copy(GOLDEN / "tiny-moe/config.json", folder)
+        shutil.copy(GOLDEN / "tiny-moe/model.safetensors", model)
+        self.succeed("merge", self.split(), "--out", binary / "model.bin")
+        tensors = list(read_safetensors(model / "model.safetensors").items())
+        halves = {f"model-0000{i + 1}-of-00002.safetensors": dict(tensors[i::2]) for i in range(2)}
+        for name, half in halves.items():
+            write_safetensors(several / name, half)
+        index = several / "model.safetensors.index.json"
+        index.write_text(json.dumps({"weight_map": {tensor: name for name, half in halves.items() for tensor in half}}))
+        config, link = self.folder / "other/config.json", self.folder / "link"
+        config.parent.mkdir()
+        shutil.copy(GOLDEN / "tiny-moe/config.json", config)
+        link.symlink_to(model)
+        before = self.contents()
+        file, first = model / "model.safetensors", several / "model-00001-of-00002.safetensors"
+        beside = "would write a config.json for fp8 beside"
+        cases = [
+            ("would replace", file, [model, "--out", file]),
+            ("would replace", link / "model.safetensors", [link, "--out", file]),
+            ("would replace", file, [file, "--out", file]),
+            ("would replace", file, [file, "--out", link]),
+            ("would replace", first, [several, "--out", first]),
+            ("would replace", several, [several, "--out", several]),
+            ("would replace", config, [model, "--config", config, "--out", config.parent]),
+            ("would replace", config, [model, "--config", config, "--out", config.parent / "q.safetensors"]),
+            (beside, file, [model, "--out", model / "q.safetensors"]),
+            (beside, file, [file, "--out", link / "q.safetensors"]),
+            (beside, file, [file, "--config", config, "--out", model / "q.safetensors"]),
+            (beside, first, [several, "--out", several / "model.safetensors"]),
+            (beside, binary / "model.bin", [binary, "--out", binary / "q.safetensors"]),
+        ]
+        for would, kept, arguments in cases:
+            with self.subTest(arguments=arguments):
+                message = f"--out {arguments[-1]}: {would} {kept}, which is read, expected another "
+                self.refuse(64, [message], "quantize", *arguments, "--to", "fp8", "--force")
+        synth = ["synth", "--config", model / "config.json", "--dtype", "fp8", "--force"]
+        for out in [model, model / "q.safetensors"]:
+            self.refuse(64, [f"would replace {model / 'config.json'}, which is read"], *synth, "--out", out)
+        for out in [several, several / "model.safetensors"]:
+            self.refuse(73, [str(index)], "quantize", model, "--to", "fp8", "--out", out, "--force")
+            self.refuse(73, [str(index)], "merge", self.folder / "shards", "--out", out, "--force")
+            self.refuse(73, [str(index)], "synth", "--config", "lfm2-tiny", "--out", out, "--force")
+        self.assertEqual(self.contents(), before)
+        arguments = ["quantize", "model.safetensors", "--to", "fp8", "--out", "q.safetensors", "--force"]
+        self.refuse(64, [f"{beside} model.safetensors,"], *arguments, cwd=model)
+        self.assertEqual(self.contents(), before)
 
     def test_a_full_disk_leaves_nothing(self):
         limit = 1 << 19

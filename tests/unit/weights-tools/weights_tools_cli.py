@@ -85,6 +85,9 @@ class CliTest(unittest.TestCase):
         self.succeed("split", GOLDEN / case, "--out", self.folder / name, *arguments)
         return self.folder / name
 
+    def contents(self):
+        return {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
+
     def names(self, folder=None):
         return sorted(path.name for path in (folder or self.folder).iterdir())
 
@@ -233,26 +236,22 @@ class UsageTest(CliTest):
         config.parent.mkdir()
         shutil.copy(GOLDEN / "tiny-moe/config.json", config)
         shutil.copy(GOLDEN / "tiny-moe/config.json", self.folder / "config.bin")
-
-        def contents():
-            return {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
-
-        before = contents()
+        before = self.contents()
         for out in [shards, self.folder / "link", self.folder / "hf/../shards"]:
             for stages in ["2", "4"]:
                 self.refuse(64, [f"--out {out}: would replace"], "split", shards, "--out", out, "--stages", stages, "--force")
         self.refuse(64, ["would replace"], "synth", "--config", config, "--out", config.parent, "--force")
         self.refuse(64, ["would replace"], "synth", "--config", config, "--out", config, "--force")
         self.refuse(64, ["would replace"], "synth", "--config", self.folder / "config.bin", "--out", self.folder / "config.bin", "--force")
-        self.assertEqual(contents(), before)
+        self.assertEqual(self.contents(), before)
 
         model = self.folder / "model"  # files beside the model are left alone
         shutil.copytree(GOLDEN / "tiny-moe", model, ignore=shutil.ignore_patterns("*.h5"))
-        before = contents()
+        before = self.contents()
         self.succeed("split", model, "--out", model, "--force")
         self.succeed("merge", shards, "--out", self.folder / "shards/..", "--force")
         self.succeed("synth", "--config", model / "config.json", "--out", model / "m.bin")
-        after = contents()
+        after = self.contents()
         self.assertEqual({path: after[path] for path in before}, before)
 
     def test_talks_only_where_it_should(self):
