@@ -31,8 +31,8 @@ class Help:
         for at, line in enumerate(lines):
             if line.startswith("Usage: "):
                 self.usage = line[len("Usage: "):]
-            elif heading := re.fullmatch(r"([A-Z][a-z]+):", line):
-                group = heading[1]
+            elif heading := re.fullmatch(r"([A-Za-z]+):", line):
+                group = heading[1].capitalize()
                 section = {"Arguments": self.positionals, "Subcommands": self.commands}.get(group, self.options)
             elif line.startswith(" " * TEXT_COLUMN):
                 section[-1].text += (" " if section[-1].text else "") + line.strip()
@@ -96,7 +96,7 @@ def completion(name, main, commands):
                 values.append(f"    {names}) COMPREPLY=($(compgen -W '{' '.join(option.choices)}' -- \"$cur\")); return ;;")
             elif option.value == "DIR":
                 values.append(f"    {names}) compopt -o filenames; COMPREPLY=($(compgen -d -- \"$cur\")); return ;;")
-            elif option.value.startswith("FILE") or option.value == "TEXT":
+            elif option.value.startswith("FILE") or option.value in ("MODEL", "TEXT"):
                 values.append(f"    {names}) compopt -o filenames; COMPREPLY=($(compgen -f -- \"$cur\")); return ;;")
             elif option.value:
                 values.append(f"    {names}) return ;;")

@@ -104,6 +104,7 @@ class Installed(Case):
         self.assertEqual(self.complete("lfm2_stage", "doctor", "--device", "c"), {"cuda", "cpu"})
         self.assertEqual(self.complete("lfm2_stage", "--threads", ""), set())
         self.assertIn("/etc", self.complete("lfm2_stage", "--weights", "/et"))
+        self.assertIn("/etc", self.complete("weights-tools", "verify", "--against", "/et"))
 
     def test_tgz(self):
         package = self.pack("TGZ")

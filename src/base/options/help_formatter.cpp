@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
+
 namespace lfm2 {
 
 namespace {
@@ -31,7 +33,7 @@ std::string name_of(const CLI::Option& option) {
 
 std::string names_of(const std::set<CLI::Option*>& options) {
   std::vector<std::string> names;
-  for (const CLI::Option* option : options) names.push_back("--" + option->get_lnames().front());
+  for (const CLI::Option* option : options) names.push_back(option->get_name());
   std::ranges::sort(names);
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
@@ -73,18 +75,28 @@ std::string in_columns(const std::string& left, std::string_view text) {
 
 }  // namespace
 
-HelpFormatter::HelpFormatter() { label("Positionals", "Arguments"); }
+HelpFormatter::HelpFormatter() {
+  // CLI11 writes its labels in capitals from 2.5 on.
+  for (const char* spelling : {"Positionals", "POSITIONALS"}) label(spelling, "Arguments");
+  label("SUBCOMMANDS", "Subcommands");
+}
 
 std::string HelpFormatter::make_description(const CLI::App* app) const { return app->get_description() + '\n'; }
 
 std::string HelpFormatter::make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const {
   std::string text = make_description(app) + make_usage(app, name) + make_positionals(app);
   using namespace help_group;
+  const auto has_group = [](const CLI::Option* option) {
+    return option->nonpositional() && !option->get_group().empty();
+  };
+  size_t left = app->get_options(has_group).size();
   for (const char* group : {kInput, kServer, kOutput, kGeneration, kLayout, kMachine, kDiagnosis}) {
     const auto options = app->get_options(
         [&](const CLI::Option* option) { return option->get_group() == group && option->nonpositional(); });
     if (!options.empty()) text += make_group(group, false, options);
+    left -= options.size();
   }
+  expect(left == 0, "an option in a group that --help does not print");
   return text + make_subcommands(app, mode) + '\n' + make_footer(app);
 }
 

@@ -17,7 +17,7 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_subcommand(const CLI::App* command) const override;
 };
 
-// The groups of --help, which prints them in this order.
+// The groups of --help, which prints them in this order, and fails with Error(kSoftware) for an option of another.
 namespace help_group {
 inline constexpr const char *kInput = "Input", *kServer = "Server", *kOutput = "Output", *kGeneration = "Generation",
                             *kLayout = "Layout", *kMachine = "Machine", *kDiagnosis = "Diagnosis";

@@ -187,7 +187,7 @@ std::vector<std::string> options_with_values() {
 
 ParsedCommandLine parse_value(const std::string& option, const std::string& value) {
   std::vector<const char*> arguments{"--weights", "s", option.c_str(), value.c_str(), "--benchmark"};
-  if (option != "--max-tokens" && option != "--reference" && option != "--logits" && option != "--virtual-stages")
+  if (option != "--max-tokens" && option != "--reference" && option != "--virtual-stages")
     arguments.insert(arguments.end(), {"--max-tokens", "1"});
   return parse_words(arguments);
 }
@@ -302,6 +302,16 @@ TEST(OptionsTest, NumbersMeanWhatTheySay) {
             "lfm2_stage: --seed: \"-1\", expected an integer from 0 to 18446744073709551615 (see --help)\n");
   EXPECT_EQ(parse_words({"--weights", "s", "--tolerance", "nan"}).text,
             "lfm2_stage: --tolerance: \"nan\", expected a number from 0 up (see --help)\n");
+}
+
+TEST(OptionsTest, EveryCommandHasHelp) {
+  for (const std::vector<const char*>& words :
+       {std::vector<const char*>{"--help"}, {"doctor", "--help"}, {"chat", "--help"}, {"serve", "--help"}}) {
+    const ParsedCommandLine help = parse_words(words);
+    EXPECT_FALSE(help.run);
+    EXPECT_EQ(help.exit_code, 0) << help.text;
+    EXPECT_NE(help.text.find("\n  -h, --help "), std::string::npos) << help.text;
+  }
 }
 
 TEST(OptionsTest, HelpAndVersionGoToStdout) {
