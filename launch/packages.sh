@@ -10,7 +10,8 @@ lfm2_fuzz_packages=(clang libclang-rt-dev)
 lfm2_ci_packages=(ccache clang-format-14)
 # Without these some tests are skipped.
 lfm2_cluster_packages=(slurm-wlm munge)
-lfm2_hosts_packages=(libfuse3-dev fuse3 iproute2)
+lfm2_hosts_packages=(iproute2)
+lfm2_page_cache_packages=(libfuse3-dev fuse3)
 
 # install_packages NAME...: asks nothing. Needs root or sudo only where a package is missing.
 install_packages() {
