@@ -126,8 +126,8 @@ inline F8 from_float<F8>(float x) {
   return {static_cast<uint8_t>(sign | ((rounded >> 20) - (120u << 3)))};
 }
 
-// Calls f(T{}) with the C++ type of a DType's elements: with_float_type(dtype, [](auto zero) { ... }). Of the three
-// float types alone.
+// Calls f(T{}) with the C++ type of a DType's elements: with_float_type(dtype, [](auto zero) { ... }). Only for
+// the three float types.
 template <class F>
 auto with_float_type(DType dtype, F&& f) {
   switch (dtype) {

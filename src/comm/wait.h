@@ -22,7 +22,7 @@ class Wait {
   };
 
   // `poll` is called before each look at the condition; it moves transfers on, returns what Channel::progress() does,
-  // and throws asynchronous errors. `work_done` end a sleep early.
+  // and throws asynchronous errors. `work_done` ends a sleep early.
   Wait(Watchdog& watchdog, std::function<bool()> poll, Pace pace, WorkDoneSignal* work_done = nullptr)
       : watchdog_(watchdog), poll_(std::move(poll)), pace_(pace), work_done_(work_done) {}
   Wait(Watchdog& watchdog, std::function<bool()> poll) : Wait(watchdog, std::move(poll), Pace()) {}

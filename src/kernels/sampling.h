@@ -162,9 +162,10 @@ LFM2_HOST_DEVICE inline uint64_t multiply_high(uint64_t a, uint64_t b) {
   return a1 * b1 + (mid >> 32) + (other >> 32);
 }
 
-// A number below `total`, which says where in the kept masses the draw falls. sample and place are the row's `draws`.
-LFM2_HOST_DEVICE inline uint64_t draw_below(uint64_t total, uint64_t seed, int32_t sample, int32_t place) {
-  const Philox random = philox({{static_cast<uint32_t>(sample), static_cast<uint32_t>(place), 0, 0}},
+// A number below `total`, which says where in the kept masses the draw falls. rng_stream and place are the row's
+// `draws`.
+LFM2_HOST_DEVICE inline uint64_t draw_below(uint64_t total, uint64_t seed, int32_t rng_stream, int32_t place) {
+  const Philox random = philox({{static_cast<uint32_t>(rng_stream), static_cast<uint32_t>(place), 0, 0}},
                                static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
   return multiply_high(uint64_t{random.words[0]} << 32 | random.words[1], total);
 }

@@ -4,6 +4,7 @@
 
 #include <ctime>
 #include <exception>
+#include <iterator>
 #include <new>
 #include <random>
 #include <utility>
@@ -297,10 +298,10 @@ void Api::write_answers() {
 
 std::shared_ptr<PendingResponse> Api::find(int32_t sample) {
   const std::lock_guard lock(mutex_);
-  auto behind = open_.responses.upper_bound(sample);
-  if (behind == open_.responses.begin()) return nullptr;
-  --behind;
-  return sample < behind->first + behind->second->samples() ? behind->second : nullptr;
+  const auto next = open_.responses.upper_bound(sample);
+  if (next == open_.responses.begin()) return nullptr;
+  const auto& [first, response] = *std::prev(next);
+  return sample < first + response->samples() ? response : nullptr;
 }
 
 void Api::forget(int32_t first_sample) {

@@ -198,7 +198,7 @@ void decode(Bench& bench, int64_t sequences, int64_t length, DType act) {
   bench.forget();
 }
 
-// The operators around skinny products, at a step of generation of so few tokens. Their weights must come from
+// The operators around skinny products, at a step of generation of few tokens. Their weights must come from
 // memory: those that every token reads have copies, and there are several sets of tokens, which choose other experts.
 class FewTokens {
  public:

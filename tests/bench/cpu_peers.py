@@ -16,8 +16,8 @@ A line is KIND-DTYPE, DTYPE one of fp32, bf16, fp16:
 
     prompt   one sequence of 512 tokens; logits of the last position
     batch    16 sequences of 32 tokens, all in one forward where the program likes; logits of each one's last position
-    decode   one sequence: 64 tokens behind a prompt of 8
-    decode8  eight sequences, one token of each in a step: 64 steps behind prompts of 8
+    decode   one sequence: 64 tokens after a prompt of 8
+    decode8  eight sequences, one token of each in a step: 64 steps after prompts of 8
 
 Tokens/s of prompt and batch are all tokens of the prompts over the seconds from the first to the last logit: of a whole job of lfm2_stage
 (`seconds` of its report), of `llama-bench -p 512`, and of `llama-batched-bench -npp 32 -npl 16` (T_PP). It must be that one for batch: it puts
@@ -26,7 +26,7 @@ all sequences into one call, which computes them together as far as -ub allows, 
 Tokens/s of decode and decode8 are 64 (512) tokens over the seconds of their 64 steps, without the prompt: a sequence has 9 positions in the
 first step, 72 in the last. Ours: a job that generates 65 tokens, since the first one comes out of the prompt; its `seconds` less the median
 `first_token_seconds` of its report. llama.cpp: `llama-bench -n 64 -d 8`, `llama-batched-bench -npp 8 -ntg 64 -npl 8` (T_TG). Both compute
-the logits of every step; lfm2_stage also finds the top-1 token, where llama.cpp's benches go on with a token drawn blindly.
+the logits of every step; lfm2_stage also finds the top-1 token, where llama.cpp's benches continue with a token drawn blindly.
 
 Every process runs its job once more, before the runs that count. llama.cpp's cache of keys and values is its default, fp16; ours has the
 line's type. Ahead of a line's first round, llama.cpp's settings (threads, micro-batch, flash attention, how weights are loaded; what it

@@ -9,9 +9,9 @@ job on all GPUs, a rank on each, under mpirun. SHARDS is a split of LFM2-8B-A1B 
 bf16`) or in fp8, DIR one with fp32 weights that are not those of bf16. OUT, a folder, gets jobs.jsonl, in the form of tests/bench/baselines, and each job's report; outputs go to --outputs
 (default /dev/shm) and are removed. launch/gpu-bench.sh runs this beside the benches of operators and channels.
 
-Prints a line a job: median speed of --repeat runs behind one that warms up, the slowest and the fastest run, the first digits of the results'
+Prints a line a job: median speed of --repeat runs after one that warms up, the slowest and the fastest run, the first digits of the results'
 hash, idle share, seconds of loading, micro-batches, the least, median and highest clock while more than 250 W flowed, the most watts. Ends with 1 where a job
-failed or was not run, or programs gave different hashes. --only NAME,... runs these jobs alone, --seconds N begins no job after so many, --options '...' goes to every job. The
+failed or was not run, or programs gave different hashes. --only NAME,... runs these jobs alone, --seconds N begins no job after N seconds, --options '...' goes to every job. The
 ceilings come from PyTorch, where it is there: a copy of 4 GiB (bytes read and written), and cuBLAS in bf16 8192^3, 20 and 2000 products; and from twelve dd that write the folder
 of the outputs at once, for `all`. CUDA_VISIBLE_DEVICES, numbers of nvidia-smi, leaves out other GPUs.
 """
@@ -19,6 +19,7 @@ import argparse, json, os, pathlib, queue, random, re, shlex, subprocess, sys, t
 
 BUSY_WATTS = 250
 
+# Options have their older spellings in this file (--generate, --fp32): programs of older commits run, too, and know no others.
 
 def scoring(samples, length, dtype="auto", more=""):
     return f"--dtype {dtype} --samples {samples} --length {length} {more}"

@@ -202,6 +202,16 @@ class BatchScriptsTest(unittest.TestCase):
         self.assertEqual(self.end(), (0, False), self.errors)
         self.assertEqual(self.noted("running"), [["--output", "out.bin", "--resume"]])
 
+    def test_restarts_are_limited_by_either_name(self):
+        for limits, again in (({}, True), ({"MAX": "2"}, False), ({"MAX": "3"}, True), ({"MOST": "2"}, False), ({"MOST": "3"}, True),
+                              ({"MAX": "2", "MOST": "3"}, False), ({"MAX": "3", "MOST": "2"}, True)):  # yapf: disable
+            environment = {"SLURM_RESTART_COUNT": "2", **{f"LFM2_{name}_RESTARTS": value for name, value in limits.items()}}
+            for script in (SYSTEMS["slurm"], SERVE):
+                with self.subTest(script=script, **limits):
+                    self.start("slurm", environment=environment, script=script, progress=1)
+                    self.assertEqual(self.end(signal.SIGUSR1, "listening"), (75, again), self.errors)
+                    self.assertEqual("not queued again after 2 restarts" in self.errors, not again)
+
 
 if __name__ == "__main__":
     unittest.main()

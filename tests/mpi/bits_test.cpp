@@ -110,7 +110,7 @@ TEST(BitsTest, AreThoseOfTheTableInRings) {
 }
 
 // On any machine (LFM2_TEST_MACHINE) a ring has the bits of the same ranks with one piece each: with all rows and with
-// tails that are cut, with samples in small micro-batches and, where the size is chosen, in others than those.
+// pruned tokens, with samples in small micro-batches and, where the size is chosen, in others than those.
 TEST(BitsTest, RingsHaveTheBitsOfOneRound) {
   const TemporaryFolder folder;
   struct Kind {

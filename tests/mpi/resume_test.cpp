@@ -133,7 +133,7 @@ TEST_F(BegunTest, AnotherJobIsRefused) {
   expect_refused(with(resume, {"--dtype", "bf16"}), 64, {"other options", "--dtype", "\"bf16\"", "\"fp32\""});
   if (!on_gpus())
     expect_refused(with(resume, {"--simd", "portable"}), 64,
-                   {"other options: --device", " goes on with it on a processor"});
+                   {"other options: --device", " continues it on a processor that has these instructions"});
   std::vector<std::string> model = resume;
   model[1] = golden_shards("tiny-moe", 1);
   expect_refused(model, 65, {"other weights"});

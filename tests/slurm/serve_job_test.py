@@ -102,7 +102,7 @@ class ServeJobTest(slurm_test.JobTest):
             wait_for(lambda: not self.address.exists(), f"end of the first run: {self.logs()}")
             self.ask()
             self.assertEqual(state(job)[:2], ("RUNNING", 0))
-            self.assertIn("started anew, 1", self.logs())
+            self.assertIn("started again, 1", self.logs())
             run("scancel", job)
             wait_for(lambda: ended(job), "end")
 

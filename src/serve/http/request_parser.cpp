@@ -161,7 +161,7 @@ RequestParser::Result RequestParser::find_head(std::string_view bytes) {
     searched_ = line_begin_ = newline + 1;
     if (length == 1 && lines_ > 0) return {Step::kHead, searched_};
     if (lines_ > 0 && (first == ' ' || first == '\t'))
-      return refuse(error_response(400, "A header field goes on in a second line."));
+      return refuse(error_response(400, "A header field continues on a second line."));
     if (++lines_ > limits_.max_fields + 1)
       return refuse(error_response(431, fmt::format("More than {} header fields.", limits_.max_fields)));
   }

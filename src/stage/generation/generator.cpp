@@ -33,7 +33,7 @@ void for_each_field(MaybeConst<TimesMessage> auto& times, const auto& each) {
 Generator::Generator(const StageLinks& links, const GenerationPlan& plan, DType compute, bool traced)
     : links_(links),
       plan_(plan),
-      compute_(links, plan, compute),
+      runner_(links, plan, compute),
       run_(
           links, RunUnit::kStep, traced, [this] { collect_results(); },
           links.backend.memory_is_host_memory() ? kOnCpu : kOnGpu) {}
@@ -94,8 +94,8 @@ Step Generator::receive_step() {
   // Wait for our own device first, and only then for the first stage. If the device hangs, the first stage waits for
   // our tokens while we wait for its step, and the watchdog must name the device.
   bool received = false;
-  run_.wait([&] { return (received = links_.control->receive_step(words)) || compute_.all_computed(); },
-            Phase::kCompute, {counts_.steps - 1});
+  run_.wait([&] { return (received = links_.control->receive_step(words)) || runner_.all_computed(); }, Phase::kCompute,
+            {counts_.steps - 1});
   if (!received) run_.wait([&] { return links_.control->receive_step(words); }, Phase::kStep, {counts_.steps}, 0);
   return from_words<Step>(words);
 }
@@ -143,17 +143,17 @@ bool Generator::is_unread(int buffer) const {
 
 void Generator::wait_for_free_buffer(int buffer, int64_t previous) {
   if (previous < 0) return;  // nothing was in the buffer in this run
-  run_.wait_for_free_buffer(buffer, {previous}, [&] { return compute_.computed(buffer).done() && !is_unread(buffer); });
+  run_.wait_for_free_buffer(buffer, {previous}, [&] { return runner_.computed(buffer).done() && !is_unread(buffer); });
 }
 
 void Generator::collect_results() {
-  while (!unread_.empty() && compute_.computed(unread_.front().buffer).done()) {
+  while (!unread_.empty() && runner_.computed(unread_.front().buffer).done()) {
     const Unread one = std::move(unread_.front());
     const double start = steady_seconds();
     const RankActivity before = links_.watchdog.activity();  // a wait calls this: its stamp is put back below
     run_.enter(Phase::kWrite, {one.step});
     links_.control->send_tokens(
-        to_words(completions_->on_results(one.samples, compute_.results(one.buffer, one.results))));
+        to_words(completions_->on_results(one.samples, runner_.results(one.buffer, one.results))));
     on_tokens_(completions_->progress());
     links_.watchdog.enter(before);
     run_.trace(TraceKind::kOutput, Unit{one.step}, start, steady_seconds());
@@ -177,15 +177,15 @@ void Generator::run_step(const ScheduledStep& scheduled, StepArrays& arrays) {
   const int buffer = static_cast<int>(step % kBuffers);
   run_.enter(Phase::kCompute, {step});
   wait_for_free_buffer(buffer, step - kBuffers);
-  if (!links_.first()) run_.receive(buffer, compute_.rows(buffer, arrays).residual, {step});
-  compute_.upload(arrays, scheduled.ids, buffer);
+  if (!links_.first()) run_.receive(buffer, runner_.rows(buffer, arrays).residual, {step});
+  runner_.upload(arrays, scheduled.ids, buffer);
   if (!links_.first()) run_.wait_for_arrival(buffer, {step});
-  compute_.enqueue(arrays, buffer, step,
-                   [&] { run_.wait([&] { return compute_.all_computed(); }, Phase::kCompute, {step - 1}); });
+  runner_.enqueue(arrays, buffer, step,
+                  [&] { run_.wait([&] { return runner_.all_computed(); }, Phase::kCompute, {step - 1}); });
   if (links_.last()) {
-    unread_.push_back({buffer, step, samples_of(arrays), compute_.result_shape(arrays)});
+    unread_.push_back({buffer, step, samples_of(arrays), runner_.result_shape(arrays)});
   } else {
-    run_.send(buffer, compute_.rows(buffer, arrays).result(), compute_.computed(buffer), {step});
+    run_.send(buffer, runner_.rows(buffer, arrays).result(), runner_.computed(buffer), {step});
   }
   ++counts_.steps;
   counts_.largest_step = std::max(counts_.largest_step, arrays.sequences());

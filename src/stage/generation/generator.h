@@ -53,8 +53,8 @@ class Generator {
   const GenerationTimes& generation_times() const { return generation_times_; }
   const GenerationCounts& counts() const { return counts_; }
   const std::vector<TraceEvent>& trace() const { return run_.trace(); }  // of the last run; empty unless asked for
-  uint64_t activation_bytes() const { return compute_.activation_bytes(); }
-  uint64_t cache_bytes() const { return compute_.cache_bytes(); }
+  uint64_t activation_bytes() const { return runner_.activation_bytes(); }
+  uint64_t cache_bytes() const { return runner_.cache_bytes(); }
   // Pages and sequence slots of the caches after the last step. All stages agree on them.
   int64_t free_pages() const { return table_ ? table_->free_pages() : 0; }
   int64_t used_slots() const { return table_ ? table_->used_slots() : 0; }
@@ -90,7 +90,7 @@ class Generator {
 
   const StageLinks links_;
   const GenerationPlan plan_;
-  StepRunner compute_;
+  StepRunner runner_;
 
   // The state of the current run:
   std::optional<SequenceTable> table_;

@@ -40,7 +40,7 @@ struct GenerationPlan {
   int64_t tail_length(const ModelConfig& config) const {
     return limits.caches.keeps_prefixes ? 0 : lfm2::tail_length(config);
   }
-  // Bytes for the tails of steps on a stage with these layers, where it cuts them.
+  // Bytes for the tails of steps on a stage with these layers, where they prune tokens.
   uint64_t tail_bytes(const ModelConfig& config, LayerRange layers, DType compute) const;
   int64_t max_scored() const { return prompt_log_probs ? limits.prompt_tokens : 0; }  // tokens of a step
   int64_t max_hidden() const { return hidden ? limits.prompt_tokens : 0; }            // rows of a step

@@ -65,7 +65,8 @@ class JobOutput {
 
 class OutputFile : public JobOutput, public ResultConsumer, public FinishedSamples {
  public:
-  // Where this takes rows one by one, instead of by consume(): asked once it is known who else writes the file.
+  // The consumer of single rows, where this accepts them instead of consume(); else nullptr. Called once it is known
+  // who else writes the file.
   virtual RowConsumer* by_rows() { return nullptr; }
   // Where replicas write one file, the first one makes it and the others join it, each with a rank of its own:
   virtual std::string shared() const { return {}; }  // what join_output() needs
@@ -77,7 +78,7 @@ class OutputFile : public JobOutput, public ResultConsumer, public FinishedSampl
   // writers' belongs into this one's.
   virtual std::string pop_seams() { return {}; }
   virtual void write_seams(std::string_view) {}
-  // Hands the rows of samples that an earlier run has finished out again. Not for logits in .jsonl.
+  // Emits the rows of samples that an earlier run has finished again. Not for logits in .jsonl.
   virtual void replay(int64_t first, int64_t count, ResultConsumer& consumer) const = 0;
 };
 

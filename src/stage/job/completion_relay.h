@@ -16,8 +16,8 @@ class CompletionRelay : public CompletionConsumer {
 
   // Of the other last stages: keeps the completion for the next pass().
   void consume(const Completion& completion) override;
-  // After each step. Sends what was taken, or hands what has come to `writer`, which only the first pipeline's rank
-  // has. Never waits.
+  // After each step. Sends the completions that consume() kept, or passes those that have arrived to `writer`, which
+  // only the first pipeline's rank has. Never waits.
   void pass(CompletionConsumer* writer);
   // Called after the last step of this rank's pipeline. The first rank waits until the pipelines of all others have
   // ended, and passes their completions to `writer`. This wait has no deadline of its own: ranks that hang are noticed

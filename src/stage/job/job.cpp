@@ -111,8 +111,8 @@ StageReport stage_report(const JobFrame& job, const JobPlan& plan, double load_s
   return report;
 }
 
-// Prints and writes the report, on rank 0. Returns what it found, and "" where results were compared with answers and
-// are not valid.
+// Prints and writes the report, on rank 0. Returns what it found, and "" where results were compared with a reference
+// and are not valid.
 std::string write_report(const JobFrame& job, const PipelineShape& shape, const Runs& runs, JobReport report) {
   report.model_type = job.config().type_name();
   report.dtype = job.dtype();

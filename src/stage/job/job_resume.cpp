@@ -29,7 +29,8 @@ std::string way_on(const std::string& key, const Json& begun) {
   constexpr std::string_view kCpu = "CPU, ";
   const std::string machine = key == "--device" && begun.is_string() ? begun.get<std::string>() : "";
   if (!machine.starts_with(kCpu) || machine.find(" and ") != std::string::npos) return "";
-  return fmt::format(": --simd {} goes on with it on a processor that has it", machine.substr(kCpu.size()));
+  return fmt::format(": --simd {} continues it on a processor that has these instructions",
+                     machine.substr(kCpu.size()));
 }
 
 // The first difference between two identities, if there is one.

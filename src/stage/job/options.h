@@ -114,7 +114,8 @@ inline constexpr RenamedOption kRenamedOptions[] = {
 
 // For CLI11: an option's name and, as a hidden alias, its older spelling.
 std::string spellings(const std::string& name);
-inline constexpr int64_t kMaxCount = int64_t{1} << 31;  // the largest number that options of counts take
+
+inline constexpr int64_t kMaxCount = int64_t{1} << 31;  // the largest value of options that are counts
 
 // Rules between options (option_rules.cpp). They are looked at before MPI starts, but for check_kind and
 // check_embeddings, which depend on what the first line of the input asks for.

@@ -1,5 +1,5 @@
 // A job that scores samples: micro-batches go through the pipeline, and logits or log-probabilities into a file. They
-// may be compared with known answers. With --score, those of the samples' own tokens, from which perplexity follows.
+// may be compared with a reference. With --score, those of the samples' own tokens, from which perplexity follows.
 #pragma once
 
 #include "stage/io/scores.h"

@@ -67,7 +67,7 @@ struct BatchLists {
 };
 
 struct BatchSizes : BatchLists<int64_t, int64_t> {
-  size_t bytes(int64_t ids) const;  // of the arrays, with so many token ids
+  size_t bytes(int64_t ids) const;  // of the arrays, with this number of token ids
 };
 
 // On the host, as they are built.

@@ -66,7 +66,7 @@ struct Completion {
   int64_t sample = 0;
   int32_t choice = 0;  // which of several draws from one prompt
   int32_t prompt_tokens = 0;
-  int32_t tag = 0;  // the request's: an ResponseForm
+  int32_t tag = 0;  // the request's: a ResponseForm
   FinishReason reason = FinishReason::kLength;
   std::vector<int32_t> token_ids;  // the generated tokens, without the prompt
   // The number of bytes of its text before the stop text that ended it; nothing where none did.

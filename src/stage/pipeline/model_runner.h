@@ -14,8 +14,8 @@ namespace lfm2 {
 // The sizes of each buffer.
 struct BufferSizes {
   int64_t tokens = 0;
-  int64_t tail_rows = 0;    // of a residual stream for the tails, where a piece of the rank cuts them
-  int64_t output_rows = 0;  // the same for the last positions, on the last stage, where they alone are wanted
+  int64_t tail_rows = 0;    // of a residual stream for the tails, where a piece of the rank prunes tokens
+  int64_t output_rows = 0;  // the same for the last positions, on the last stage, where only they are wanted
   size_t array_bytes = 0;   // of the index arrays, on the device and again on the host
   // Of all but the residual stream.
   uint64_t extra_bytes(int64_t hidden, DType compute) const {

@@ -107,7 +107,7 @@ TEST_P(GeneratorTest, CachedStepsHaveTheBitsOfTheFullForward) {
   }
 }
 
-// Behind the last attention layer only the tails of prompts go on, on whichever stage that is. With the prefix cache,
+// After the last attention layer only the tails of prompts continue, on whichever stage that is. With the prefix cache,
 // all tokens do.
 TEST_P(GeneratorTest, TailsOfPromptsHaveTheBitsOfWholePrompts) {
   const ModelConfig config = ShardSet::open(golden_shards(GetParam(), 4)).config();

@@ -268,7 +268,7 @@ TEST(SchedulerTest, TheYoungestSequenceGivesItsPagesBack) {
   EXPECT_GE(simulation.preemptions, 1);
 }
 
-TEST(SchedulerTest, RequestsComeAndAreTakenBack) {
+TEST(SchedulerTest, RequestsComeAndAreCancelled) {
   std::mt19937 random(11);
   const auto between = [&](int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(random);

@@ -133,7 +133,7 @@ TEST_P(StageTest, NormsInPassingGiveTheSameBits) {
 }
 
 // The last feed-forward of some rows alone, in any order, has the bits that they have among all.
-TEST_P(StageTest, WantedRowsHaveTheBitsTheyHaveAmongAll) {
+TEST_P(StageTest, OutputRowsHaveTheBitsTheyHaveAmongAll) {
   const auto& [golden_case, rank] = GetParam();
   const ModelConfig config = ShardSet::open(golden_shards(golden_case, 4)).config();
   const LayerRange range = equal_partition(config.layers, 4)[static_cast<size_t>(rank)];

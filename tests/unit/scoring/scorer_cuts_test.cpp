@@ -119,8 +119,8 @@ struct CountingCollector : LogitsCollector {
   int taken = 0;
 };
 
-// The last micro-batch in two parts through the last layers, from any layer on in front of the pruning. Rows
-// come in order.
+// The last micro-batch in two parts through the last layers, from any layer before the pruning. Rows come in
+// order.
 // Of samples of one token, the rounding of each index array to whole units is most of what the arrays take.
 TEST_P(ScorerCutsTest, LatePartsOfTheShortestSamplesFitTheirArrays) {
   const Samples samples = random_samples(3, 1, 7, vocab());

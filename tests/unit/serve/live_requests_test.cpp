@@ -58,7 +58,7 @@ TEST(LiveRequestsTest, TooManyWait) {
 }
 
 // A request that still waits is the scheduler's business no more than one that has ended.
-TEST(LiveRequestsTest, TakenBack) {
+TEST(LiveRequestsTest, Cancelled) {
   LiveRequests live(8);
   live.add({request_of(0), request_of(1), request_of(2)});
   live.next();
