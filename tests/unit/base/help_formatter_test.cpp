@@ -39,8 +39,8 @@ TEST_F(HelpFormatterTest, AnOptionOfAnUnknownGroupIsABug) {
 
 TEST_F(HelpFormatterTest, OptionsWithoutALongName) {
   begin_group(app_, help_group::kInput);
-  CLI::Option *a = app_.add_flag("-a", "One"), *b = app_.add_flag("-b,--both", "Another");
-  app_.add_flag("--third", "A third")->needs(a)->excludes(b);
+  CLI::Option *a = app_.add_flag("-a"), *b = app_.add_flag("-b,--both");
+  app_.add_flag("--third")->description("A third")->needs(a)->excludes(b);
   EXPECT_NE(app_.help().find("  --third                     A third (needs -a; not with --both)\n"), std::string::npos)
       << app_.help();
 }
