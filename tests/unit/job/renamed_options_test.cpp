@@ -17,13 +17,11 @@ ParsedCommandLine parse_older(std::vector<const char*> arguments) {
   return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
 }
 
-// What is said of this value of the option, which is refused; `name` stands for the spelling that was used.
-std::string refusal_of(const char* spelling, const std::string& name, const char* value) {
+// What is said of the value, which is refused.
+std::string refusal_of(const char* spelling, const char* value) {
   const ParsedCommandLine parsed = parse_older({"--weights", "s", spelling, value});
   EXPECT_EQ(parsed.exit_code, 64);
-  const std::string begin = fmt::format("lfm2_stage: {}: ", spelling);
-  EXPECT_TRUE(parsed.text.starts_with(begin)) << parsed.text;
-  return fmt::format("lfm2_stage: {}: {}", name, parsed.text.substr(std::min(begin.size(), parsed.text.size())));
+  return parsed.text;
 }
 
 // Each option with its older spelling, which means the same, is refused in the same way, and is not in any help.
@@ -56,9 +54,10 @@ TEST(RenamedOptionsTest, OlderSpellingsAreHiddenAliases) {
       ASSERT_TRUE(parsed.run) << parsed.text;
       EXPECT_EQ(one.meaning(parsed.options), one.value == "7" ? 7 : 1);
     }
-    for (const char* value : {"", "x"}) {
-      if (one.value == "r.h5" && *value != '\0') continue;  // any name of a file is accepted
-      EXPECT_EQ(refusal_of(renamed->old, one.name, value), refusal_of(renamed->name, one.name, value));
+    for (const char* spelling : {renamed->old, renamed->name})
+      EXPECT_EQ(refusal_of(spelling, "").find(fmt::format("lfm2_stage: {}: ", spelling)), 0u);
+    if (one.value != "r.h5") {  // any name of a file is accepted
+      EXPECT_EQ(refusal_of(renamed->old, "x"), refusal_of(renamed->name, "x"));
     }
     for (const std::vector<const char*>& command :
          {std::vector<const char*>{"--help"}, {"chat", "--help"}, {"serve", "--help"}, {"doctor", "--help"}}) {
