@@ -4,6 +4,7 @@
 #include <sys/mount.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +15,7 @@
 #include "stage/shards/shard_reader.h"
 #include "support/golden.h"
 #include "support/program.h"
+#include "support/shard_edits.h"
 #include "support/shards.h"
 
 namespace lfm2::test {
@@ -152,6 +154,40 @@ TEST_F(RefusalTest, MissingUnreadAndMisshapenTensors) {
     H5Lcreate_hard(file, "model.layers.2.self_attn.q_layernorm.weight", file, name, H5P_DEFAULT, H5P_DEFAULT);
   });
   expect_refused(65, {name, "overlap", "model.layers.2.self_attn.q_layernorm.weight"});
+}
+
+// Before weights are read: the first of them is damaged, and is not what is refused.
+TEST_F(RefusalTest, Fp8ScalesBeforeWeights) {
+  const std::string weight = "model.layers.3.feed_forward.experts.2.w2.weight", scale = weight + "_scale";
+  const std::filesystem::path fp8 = folder_ / "fp8", last = fp8 / shard::file_name(1, 2);
+  const auto copy = [&] {
+    std::filesystem::remove_all(fp8);
+    std::filesystem::copy(golden_shards("tiny-fp8-channel", 2), fp8, std::filesystem::copy_options::recursive);
+    const ShardSet set = ShardSet::open(fp8);
+    flip_byte(fp8 / shard::file_name(0, 2), set.find("model.embed_tokens.weight").offset);
+  };
+  struct Bad {
+    float value;
+    std::string text;
+    const char* dtype;
+    int ranks;
+  };
+  for (const Bad& bad : {Bad{std::nanf(""), "nan", "auto", 2}, Bad{0.0f, "0", "fp8", 1}, Bad{-0.5f, "-0.5", "bf16", 2},
+                         Bad{HUGE_VALF, "inf", "fp32", 1}}) {
+    SCOPED_TRACE(bad.text);
+    copy();
+    set_scale(fp8, scale, 3, bad.value);
+    expect_refused(65, {last, "scale " + scale + " is " + bad.text + " at [3, 0], expected a finite number above 0"},
+                   {"--weights", fp8, "--dtype", bad.dtype}, bad.ranks);
+  }
+  copy();
+  edit_shard(last, [&](hid_t file) { H5Ldelete(file, scale.c_str(), H5P_DEFAULT); });
+  expect_refused(65, {"tensor " + scale + " is missing, expected shape [128, 1]"}, {"--weights", fp8}, 2);
+  copy();
+  edit_shard(last, [&](hid_t file) { replace_dataset(file, scale, H5T_IEEE_F32LE, {1, 128}); });
+  expect_refused(65, {last, scale, "has shape [1, 128], expected [128, 1]"}, {"--weights", fp8}, 2);
+  copy();
+  expect_refused(65, {"model.embed_tokens.weight", "is damaged"}, {"--weights", fp8}, 2);
 }
 
 TEST_F(RefusalTest, BadInputs) {

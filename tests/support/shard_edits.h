@@ -6,6 +6,7 @@
 
 #include <functional>
 
+#include "base/checksum.h"
 #include "stage/hdf5/h5.h"
 #include "stage/shards/shard_format.h"
 #include "stage/shards/shard_reader.h"
@@ -53,6 +54,35 @@ inline void add_text(hid_t file, const char* object, const char* name, const std
   H5Tset_size(type.get(), value.size() + 1);
   const h5::Id attribute{H5Acreate2(owner.get(), name, type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose};
   ASSERT_GE(H5Awrite(attribute.get(), type.get(), value.c_str()), 0) << name;
+}
+
+inline void set_text(hid_t file, const std::string& object, const char* name, const std::string& value) {
+  if (H5Aexists_by_name(file, object.c_str(), name, H5P_DEFAULT) > 0) remove_attribute(file, object.c_str(), name);
+  add_text(file, object.c_str(), name, value);
+}
+
+// A dataset of this type and shape, with a checksum that is not its own.
+inline void replace_dataset(hid_t file, const std::string& name, hid_t type, std::vector<hsize_t> dims) {
+  ASSERT_GE(H5Ldelete(file, name.c_str(), H5P_DEFAULT), 0);
+  const h5::Id space{H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), H5Sclose};
+  const h5::Id creation{H5Pcreate(H5P_DATASET_CREATE), H5Pclose};
+  H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY);
+  const h5::Id dataset{H5Dcreate2(file, name.c_str(), type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
+                       H5Dclose};
+  ASSERT_TRUE(dataset) << name;
+  add_text(file, name.c_str(), shard::kChecksumAttribute, std::string(32, '0'));
+}
+
+// Gives one scale another value, and its tensor the checksum that belongs to it.
+inline void set_scale(const std::filesystem::path& folder, const std::string& name, size_t index, float value) {
+  const ShardSet shards = ShardSet::open(folder);
+  const ShardTensor& scale = shards.find(name);
+  const std::filesystem::path path = shards.files()[scale.file].path();
+  std::string file = read_bytes(path);
+  convert(DType::kF32, &value, scale.dtype, file.data() + scale.offset + index * size_bytes(scale.dtype), 1);
+  const std::string checksum = checksum_of(file.substr(scale.offset, scale.bytes));
+  write_bytes(path, file);
+  edit_shard(path, [&](hid_t edited) { set_text(edited, name, shard::kChecksumAttribute, checksum); });
 }
 
 // The golden case tiny-dense, split into three shards.

@@ -18,6 +18,7 @@
 #include "stage/job/backend_choice.h"
 #include "stage/job/session.h"
 #include "stage/scoring/plan.h"
+#include "stage/shards/fp8_weights.h"
 #include "stage/version.h"
 #if LFM2_HAS_CUDA
 #include "comm/gpu/nccl_channel.h"
@@ -113,7 +114,7 @@ void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world
   facts.layers = layers_text(pieces);
   facts.tokens = plan.max_tokens;
   facts.row_bytes = config.hidden * static_cast<int64_t>(size_bytes(compute));
-  facts.dtype = shards.products_in_fp8() ? name(DType::kF8) : name(compute);
+  facts.dtype = dtype_text(name(shards.products_in_fp8() ? DType::kF8 : compute), fp8_kind(shards));
   facts.weight_bytes = cost.weight_bytes;
   facts.activation_bytes = cost.total_bytes(buffers) - cost.weight_bytes;
 }

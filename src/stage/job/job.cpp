@@ -14,6 +14,7 @@
 #include "stage/job/scoring_job.h"
 #include "stage/pipeline/trace_writer.h"
 #include "stage/report/end_table.h"
+#include "stage/shards/fp8_weights.h"
 #include "stage/version.h"
 
 namespace lfm2 {
@@ -116,6 +117,7 @@ StageReport stage_report(const JobFrame& job, const JobPlan& plan, double load_s
 std::string write_report(const JobFrame& job, const PipelineShape& shape, const Runs& runs, JobReport report) {
   report.model_type = job.config().type_name();
   report.dtype = job.dtype();
+  report.fp8 = fp8_kind(*job.shards);
   report.transport = job.pipeline.size() == 1 ? "no transport" : job.machine.transport_name();
   report.version = kVersionText;
   report.layers = job.config().layers;

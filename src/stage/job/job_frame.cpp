@@ -6,6 +6,7 @@
 #include "openai/request_line.h"
 #include "stage/io/output_place.h"
 #include "stage/io/scores.h"
+#include "stage/shards/fp8_weights.h"
 #include "stage/version.h"
 
 namespace lfm2 {
@@ -67,22 +68,22 @@ int64_t JobFrame::pipelines_on_host() const {
 OutputJob JobFrame::output_job() {
   JobSize size = samples->size();
   if (options.results.score || options.results.embeddings) size.tokens = samples->offsets().back();
-  return {.kind = options.results,
-          .vocab = config().vocab,
-          .hidden = config().hidden,
-          .size = size,
-          .offsets = &samples->offsets(),
-          .names = &samples->names(),
-          .scored_bytes = samples->scored_bytes(),
-          .embeddings = options.results.embeddings ? &samples->embeddings() : nullptr,
-          .tokenizer = text.tokenizer(),
-          .facts = {std::string(config().type_name()), std::string(lfm2::name(compute)), shards->split_id(),
-                    kVersionText, text.now()},
-          .threads = &result_threads(),
-          .identity = options.benchmark ? "" : identity,
-          .replica = replica(),
-          .replicas = options.replicas,
-          .pulse = [this] { world.watchdog().pulse(); }};
+  return {
+      .kind = options.results,
+      .vocab = config().vocab,
+      .hidden = config().hidden,
+      .size = size,
+      .offsets = &samples->offsets(),
+      .names = &samples->names(),
+      .scored_bytes = samples->scored_bytes(),
+      .embeddings = options.results.embeddings ? &samples->embeddings() : nullptr,
+      .tokenizer = text.tokenizer(),
+      .facts = {std::string(config().type_name()), std::string(dtype()), shards->split_id(), kVersionText, text.now()},
+      .threads = &result_threads(),
+      .identity = options.benchmark ? "" : identity,
+      .replica = replica(),
+      .replicas = options.replicas,
+      .pulse = [this] { world.watchdog().pulse(); }};
 }
 
 namespace {
@@ -90,6 +91,13 @@ namespace {
 void open_shards(JobFrame& job) {
   job.shards = ShardSet::open(job.options.weights);
   leave_out_unneeded(*job.shards, job.options.results);
+}
+
+// Each rank reads a part of the scales, so that a bad one is refused before any rank reads weights.
+void check_scales(const JobFrame& job) {
+  if (fp8_kind(*job.shards).scheme.empty()) return;
+  expect_scales(*job.shards, static_cast<size_t>(job.world.rank()), static_cast<size_t>(job.world.size()));
+  job.world.barrier(job.load_timeout(), "scales checked");
 }
 
 Samples read_input(JobFrame& job) {
@@ -177,6 +185,7 @@ Samples check_inputs(JobFrame& job) {
   if (job.world.broadcast(job.shards->split_id(), 0, job.load_timeout(), "split id") != job.shards->split_id())
     throw Error(ExitCode::kData,
                 fmt::format("{}: holds another split here than on rank 0's host", job.options.weights.string()));
+  check_scales(job);
   if (job.makes_output() && !job.options.output.empty()) {
     check_output_place(job.options.output);
     expect_names_are_ours(job.options.output);

@@ -14,6 +14,7 @@
 #include "stage/io/validation.h"
 #include "stage/model/partition.h"
 #include "stage/scoring/scorer.h"
+#include "stage/shards/fp8_weights.h"
 
 namespace lfm2 {
 
@@ -53,6 +54,7 @@ void for_each_field(MaybeConst<StageReport> auto& report, const auto& each) {  /
 
 struct JobReport {
   std::string model_type, dtype, transport, version;
+  Fp8Kind fp8 = {};                        // of the shards, whatever `dtype` is
   int64_t layers = 0, virtual_stages = 1;  // pieces of layers of each rank
   int64_t samples = 0, tokens = 0, replicas = 1;
   int64_t error_answers = 0;  // lines of a batch that were refused, and answered with an error

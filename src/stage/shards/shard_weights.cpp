@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "kernels/gate_up.h"
-#include "stage/shards/fp8_scales.h"
 #include "stage/shards/fp8_tensors.h"
+#include "stage/shards/fp8_weights.h"
 #include "stage/shards/overflow.h"
 
 namespace lfm2 {
@@ -49,24 +49,6 @@ class SequentialReader {
   std::vector<std::byte> ahead_;
   std::span<const std::byte> left_;
 };
-
-// The scales of an fp8 weight. Error(kData) naming file and tensor where one is no finite number above 0.
-Fp8Scales scales_of(const ShardSet& shards, const ShardTensor& weight) {
-  const ShardTensor& scale = *shards.scale_of(weight);
-  Fp8Scales scales(weight.spec.dims, shards.config().quantization.scheme);
-  const size_t element = size_bytes(scale.dtype);
-  std::string bad;  // said only of bytes that have their checksum
-  shards.read(scale, [&](uint64_t first_byte, std::span<const std::byte> bytes) {
-    const uint64_t first = first_byte / element;
-    const size_t count = bytes.size() / element;
-    if (bad.empty()) bad = bad_scale(scale.spec, scale.dtype, first, bytes.data(), count);
-    convert(scale.dtype, bytes.data(), DType::kF32, scales.values.data() + first, count);
-  });
-  if (!bad.empty())
-    throw Error(ExitCode::kData, fmt::format("{}: scale {} is {}, expected a finite number above 0",
-                                             shards.files()[scale.file].path().string(), scale.spec.name, bad));
-  return scales;
-}
 
 }  // namespace
 
