@@ -34,16 +34,18 @@ TEST(BitsTest, AreThoseOfTheTable) {
   ASSERT_EQ(expected.at("bits").get<int>(), kBits) << table << " is of other bits: make it anew (see above)";
   OrderedJson found{{"bits", kBits}, {"results", OrderedJson::object()}};
   size_t compared = 0;
-  for (const std::string& golden_case : kGoldenCases)
-    for (const char* dtype : {"fp32", "bf16", "fp16"})
+  std::vector<std::string> cases = with_fp8_bits(kGoldenCases);
+  cases.emplace_back("tiny-fp8-block");
+  for (const std::string& golden_case : cases)
+    for (const std::string& dtype : golden_dtypes(golden_case))
       for (const char* simd : {"portable", "avx2"})
         for (const char* job : {"scoring", "scores", "greedy", "drawn"}) {
-          if ((job == std::string("scores") || job == std::string("drawn")) && dtype != std::string("fp32"))
+          if ((job == std::string("scores") || job == std::string("drawn")) && dtype != "fp32" && dtype != "fp8")
             continue;  // saves time: each start takes a third of a second
-          if (job == std::string("greedy") && dtype != std::string("bf16")) continue;
+          if (job == std::string("greedy") && dtype != "bf16" && dtype != "fp8") continue;
           const std::string name = fmt::format("{} {} {} {}", golden_case, dtype, simd, job);
           std::vector<std::string> arguments{"--weights", golden_shards(golden_case, 1),
-                                             "--input",   golden_dir() / golden_case / "golden.h5",
+                                             "--input",   golden_dir() / golden_source(golden_case) / "golden.h5",
                                              "--dtype",   dtype,
                                              "--simd",    simd};
           if (std::string(job) == "scoring")
@@ -76,15 +78,16 @@ TEST(BitsTest, AreThoseOfTheTableInRings) {
     int ranks;
     const char *pieces, *micro_batch;
   };
-  for (const char* golden_case : {"tiny-moe", "mini-24"})
-    for (const char* dtype : {"fp32", "bf16"})
+  const std::vector<std::string> cases{"tiny-moe", "mini-24", "mini-24.block-all"};
+  for (const std::string& golden_case : cases)
+    for (const std::string& dtype : golden_dtypes(golden_case))
       for (const Ring& ring : {Ring{2, "2", "1"}, {2, "4", "2"}, {4, "2", "1"}, {3, "2", "1"}})
         for (const bool score : {false, true}) {
-          if (score && dtype != std::string("fp32")) continue;  // not in the table
+          if (dtype == "fp16" || (score && dtype == "bf16")) continue;  // not in the table
           std::vector<std::string> arguments{"--weights",
                                              golden_shards(golden_case, 4),
                                              "--input",
-                                             golden_dir() / golden_case / "golden.h5",
+                                             golden_dir() / golden_source(golden_case) / "golden.h5",
                                              "--dtype",
                                              dtype,
                                              "--simd",
@@ -117,22 +120,23 @@ TEST(BitsTest, RingsHaveTheBitsOfOneRound) {
     const char* dtype;
     std::vector<std::string> results;
   };
-  const std::vector<Kind> kinds{
-      {"fp32", {"--logits", "all"}}, {"bf16", {"--logits", "all"}}, {"bf16", {}}, {"fp16", {"--score"}}};
+  const std::vector<Kind> kinds{{"fp32", {"--logits", "all"}}, {"bf16", {"--logits", "all"}}, {"bf16", {}},
+                                {"fp16", {"--score"}},         {"fp8", {"--logits", "all"}},  {"fp8", {}}};
   for (const int ranks : {2, 4})
     for (const Kind& kind : kinds) {
       const auto results_of = [&](const char* pieces, const char* micro_batch, const char* layers = nullptr) {
-        std::vector<std::string> arguments{"--weights",
-                                           golden_shards("mini-24", 4),
-                                           "--input",
-                                           golden_dir() / "mini-24" / "golden.h5",
-                                           "--dtype",
-                                           kind.dtype,
-                                           "--virtual-stages",
-                                           pieces,
-                                           "-q",
-                                           "--report",
-                                           folder / "report.json"};
+        std::vector<std::string> arguments{
+            "--weights",
+            golden_shards(kind.dtype == std::string("fp8") ? "mini-24.block-all" : "mini-24", 4),
+            "--input",
+            golden_dir() / "mini-24" / "golden.h5",
+            "--dtype",
+            kind.dtype,
+            "--virtual-stages",
+            pieces,
+            "-q",
+            "--report",
+            folder / "report.json"};
         arguments.insert(arguments.end(), kind.results.begin(), kind.results.end());
         if (micro_batch != nullptr) arguments.insert(arguments.end(), {"--micro-batch", micro_batch});
         if (layers != nullptr) arguments.insert(arguments.end(), {"--layers", layers});

@@ -23,9 +23,10 @@ std::vector<Json> read_lines(const std::string& path) {
   return lines;
 }
 
+// With dequantised weights of those in fp8, too.
 class GenerationRunTest : public testing::TestWithParam<std::string> {
  protected:
-  std::string golden() const { return golden_dir() / GetParam() / "golden.h5"; }
+  std::string golden() const { return golden_dir() / golden_source(GetParam()) / "golden.h5"; }
   TemporaryFolder folder_;
 };
 
@@ -40,7 +41,7 @@ TEST_P(GenerationRunTest, GreedyIsTransformersGreedy) {
                          Way{4, {"--max-num-seqs", "2", "--max-batched-tokens", "3"}}, Way{4, {"--replicas", "2"}}}) {
     SCOPED_TRACE(testing::Message() << way.ranks << " ranks");
     std::vector<std::string> arguments{"--weights",
-                                       golden_shards(GetParam(), 4),
+                                       golden_shards(GetParam(), most_stages(GetParam())),
                                        "--input",
                                        golden(),
                                        "--dtype",
@@ -71,8 +72,8 @@ void expect_bits_of_scoring(const TemporaryFolder& folder, const std::string& go
                             const std::string& dtype) {
   const Array greedy = read_array(golden, "greedy"), ids = read_array(golden, "input_ids");
   const int64_t length = ids.dim(1), whole = greedy.dim(1), samples = greedy.dim(0);
-  const std::vector<std::string> common{"--weights", golden_shards(golden_case, 4), "--dtype", dtype, "--top-logprobs",
-                                        "3"};
+  const std::vector<std::string> common{
+      "--weights", golden_shards(golden_case, most_stages(golden_case)), "--dtype", dtype, "--top-logprobs", "3"};
   std::vector<std::string> generate = common, score = common;
   generate.insert(generate.end(), {"--input", golden, "--max-tokens", std::to_string(whole - length), "--ignore-eos",
                                    "--output", folder / "out.h5"});
@@ -106,8 +107,17 @@ void expect_bits_of_scoring(const TemporaryFolder& folder, const std::string& go
     }
 }
 
-TEST_P(GenerationRunTest, LogProbabilitiesAreThoseOfScoring) {
-  for (const char* dtype : {"fp32", "bf16", "fp16"}) {
+INSTANTIATE_TEST_SUITE_P(Golden, GenerationRunTest, testing::ValuesIn([] {
+                           std::vector<std::string> cases = kGoldenCases;
+                           cases.emplace_back("tiny-fp8-channel");
+                           return cases;
+                         }()),
+                         [](const auto& tested) { return test_name(tested.param); });
+
+class GoldenGenerationBitsTest : public GenerationRunTest {};
+
+TEST_P(GoldenGenerationBitsTest, LogProbabilitiesAreThoseOfScoring) {
+  for (const std::string& dtype : golden_dtypes(GetParam())) {
     SCOPED_TRACE(dtype);
     std::filesystem::remove(folder_ / "out.h5");
     std::filesystem::remove(folder_ / "scores.h5");
@@ -115,37 +125,37 @@ TEST_P(GenerationRunTest, LogProbabilitiesAreThoseOfScoring) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, GenerationRunTest, testing::ValuesIn(kGoldenCases), [](const auto& tested) {
-  std::string name = tested.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Golden, GoldenGenerationBitsTest, testing::ValuesIn(with_fp8_bits(kGoldenCases)),
+                         [](const auto& tested) { return test_name(tested.param); });
 
 TEST(GenerationRunTest, DrawnTextsAreTheSameForAnyRanks) {
   const TemporaryFolder folder;
-  std::vector<Json> first;
-  for (const int ranks : {1, 2, 4})
-    for (const char* most : {"3", "64"}) {
-      const Outcome outcome = run_stage(ranks, {"--weights",      golden_shards("tiny-moe", 4),
-                                                "--samples",      "20",
-                                                "--length",       "9",
-                                                "--seed",         "11",
-                                                "--max-tokens",   "30",
-                                                "--eos",          "3,5,7",
-                                                "--temperature",  "1.3",
-                                                "--top-k",        "50",
-                                                "--top-p",        "0.95",
-                                                "--max-num-seqs", most,
-                                                "--output",       folder / "out.jsonl"});
-      ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-      const std::vector<Json> lines = read_lines(folder / "out.jsonl");
-      if (first.empty()) first = lines;
-      EXPECT_EQ(lines, first) << ranks << " ranks, " << most << " at a time";
-    }
-  const auto stopped =
-      std::count_if(first.begin(), first.end(), [](const Json& line) { return line.at("finish_reason") == "stop"; });
-  EXPECT_GT(stopped, 0);
-  EXPECT_LT(stopped, 20);
+  for (const char* golden_case : {"mini-24.block-all", "tiny-moe"}) {
+    SCOPED_TRACE(golden_case);
+    std::vector<Json> first;
+    for (const int ranks : {1, 2, 4})
+      for (const char* most : {"3", "64"}) {
+        const Outcome outcome = run_stage(ranks, {"--weights",      golden_shards(golden_case, 4),
+                                                  "--samples",      "20",
+                                                  "--length",       "9",
+                                                  "--seed",         "11",
+                                                  "--max-tokens",   "30",
+                                                  "--eos",          "3,5,7",
+                                                  "--temperature",  "1.3",
+                                                  "--top-k",        "50",
+                                                  "--top-p",        "0.95",
+                                                  "--max-num-seqs", most,
+                                                  "--output",       folder / "out.jsonl"});
+        ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+        const std::vector<Json> lines = read_lines(folder / "out.jsonl");
+        if (first.empty()) first = lines;
+        EXPECT_EQ(lines, first) << ranks << " ranks, " << most << " at a time";
+      }
+    const auto stopped =
+        std::count_if(first.begin(), first.end(), [](const Json& line) { return line.at("finish_reason") == "stop"; });
+    EXPECT_GT(stopped, 0);
+    EXPECT_LT(stopped, 20);
+  }
 }
 
 // Sizes far larger than the work cost nothing.
@@ -193,16 +203,18 @@ TEST(GenerationRunTest, RanksThatTakeTurnsHaveAllProcessors) {
 // Byte for byte what one pipeline writes, run for run.
 TEST(GenerationRunTest, ReplicasWriteOneFile) {
   const TemporaryFolder folder;
-  for (const std::string ending : {".jsonl", ".h5"}) {
+  for (const std::string ending : {".jsonl", ".h5", ".fp8.jsonl"}) {
+    const bool fp8 = ending == ".fp8.jsonl";
     const auto file_of = [&](const std::string& name, const std::vector<std::string>& options) {
-      std::vector<std::string> arguments{"--weights",      golden_shards("tiny-moe", 4),
-                                         "--samples",      "37",
-                                         "--length",       "9",
-                                         "--max-tokens",   "20",
-                                         "--temperature",  "1",
-                                         "--top-logprobs", "2",
-                                         "--output",       folder / (name + ending),
-                                         "--report",       folder / (name + ".json")};
+      std::vector<std::string> arguments{
+          "--weights",      fp8 ? golden_shards("tiny-fp8-channel", 2) : golden_shards("tiny-moe", 4),
+          "--samples",      "37",
+          "--length",       "9",
+          "--max-tokens",   "20",
+          "--temperature",  "1",
+          "--top-logprobs", "2",
+          "--output",       folder / (name + ending),
+          "--report",       folder / (name + ".json")};
       arguments.insert(arguments.end(), options.begin(), options.end());
       const Outcome outcome = run_stage(4, arguments);
       EXPECT_EQ(outcome.exit_code, 0) << outcome.err;

@@ -20,6 +20,7 @@ namespace lfm2::test {
 namespace {
 
 class GoldenRunTest : public testing::TestWithParam<std::string> {};
+class GoldenBitsTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenRunTest, RightAndTheSameBitsEverywhere) {
   const std::filesystem::path golden = golden_dir() / GetParam() / "golden.h5";
@@ -81,9 +82,11 @@ TEST_P(GoldenRunTest, Bf16IsAsCloseAsTransformersOwn) {
   }
 }
 
-TEST_P(GoldenRunTest, TheOrderOfSamplesChangesNoBits) {
-  const std::filesystem::path golden = golden_dir() / GetParam() / "golden.h5";
-  const Array ids = read_array(golden, "input_ids");
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenRunTest, testing::ValuesIn(kGoldenCases),
+                         [](const auto& tested) { return test_name(tested.param); });
+
+TEST_P(GoldenBitsTest, TheOrderOfSamplesChangesNoBits) {
+  const Array ids = read_array(golden_dir() / golden_source(GetParam()) / "golden.h5", "input_ids");
   const TemporaryFolder folder;
   const auto rows_of = [&](bool reversed) {
     std::ofstream input(folder / "in.jsonl");
@@ -95,8 +98,9 @@ TEST_P(GoldenRunTest, TheOrderOfSamplesChangesNoBits) {
       input << line << "\n";
     }
     input.close();
-    const Outcome outcome = run_stage(3, {"--weights", golden_shards(GetParam(), 4), "--input", folder / "in.jsonl",
-                                          "--dtype", "fp32", "--micro-batch", "2", "--output", folder / "out.h5"});
+    const Outcome outcome = run_stage(
+        3, {"--weights", golden_shards(GetParam(), most_stages(GetParam())), "--input", folder / "in.jsonl", "--dtype",
+            golden_dtypes(GetParam()).front(), "--micro-batch", "2", "--output", folder / "out.h5"});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     return read_array(folder / "out.h5", "logits");
   };
@@ -110,8 +114,8 @@ TEST_P(GoldenRunTest, TheOrderOfSamplesChangesNoBits) {
 
 // Behind the last attention layer only the last tokens of each sample go on, where only last positions are wanted. The
 // bits are the same as with all tokens, for samples of one token and more and cuts in any stage.
-TEST_P(GoldenRunTest, LastPositionsAreThoseOfAllPositions) {
-  const Array ids = read_array(golden_dir() / GetParam() / "golden.h5", "input_ids");
+TEST_P(GoldenBitsTest, LastPositionsAreThoseOfAllPositions) {
+  const Array ids = read_array(golden_dir() / golden_source(GetParam()) / "golden.h5", "input_ids");
   const TemporaryFolder folder;
   std::vector<int64_t> ends;
   {
@@ -127,18 +131,21 @@ TEST_P(GoldenRunTest, LastPositionsAreThoseOfAllPositions) {
   }
   const std::vector<std::string> machine = machine_options();
   const bool nccl = std::find(machine.begin(), machine.end(), "nccl") != machine.end();
-  for (const char* dtype : {"fp32", "bf16", "fp16"}) {
-    if (dtype == std::string("fp16") && GetParam() != "tiny-moe") continue;
+  for (const std::string& dtype : golden_dtypes(GetParam())) {
+    if (dtype == "fp16" && GetParam() != "tiny-moe") continue;
     const auto logits = [&](int ranks, const char* positions) {
-      const Outcome outcome =
-          run_stage(ranks, {"--weights", golden_shards(GetParam(), 4), "--input", folder / "in.jsonl", "--dtype", dtype,
-                            "--logits", positions, "--micro-batch", "3", "--output", folder / "out.h5"});
+      const Outcome outcome = run_stage(
+          ranks, {"--weights", golden_shards(GetParam(), most_stages(GetParam())), "--input", folder / "in.jsonl",
+                  "--dtype", dtype, "--logits", positions, "--micro-batch", "3", "--output", folder / "out.h5"});
       EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
       return read_array(folder / "out.h5", "logits");
     };
     const Array all = logits(1, "all");
     const auto columns = all.dim(1);
-    const int most = nccl ? 4 : GetParam() == "tiny-dense" ? 5 : GetParam() == "mini-24" ? 24 : 6;
+    const int most = nccl || GetParam() == "tiny-fp8-channel" ? 4
+                     : GetParam() == "tiny-dense"             ? 5
+                     : GetParam() == "mini-24"                ? 24
+                                                              : 6;
     for (const int ranks : {1, 2, 4, most}) {
       SCOPED_TRACE(testing::Message() << ranks << " ranks, " << dtype);
       const Array last = logits(ranks, "last");
@@ -152,11 +159,8 @@ TEST_P(GoldenRunTest, LastPositionsAreThoseOfAllPositions) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, GoldenRunTest, testing::ValuesIn(kGoldenCases), [](const auto& tested) {
-  std::string name = tested.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenBitsTest, testing::ValuesIn(with_fp8_bits(kGoldenCases)),
+                         [](const auto& tested) { return test_name(tested.param); });
 
 TEST(ProgramTest, BuiltInJobWithNothingElse) {
   const Outcome outcome = run_stage(4, {"--weights", golden_shards("tiny-moe", 4)});
@@ -189,17 +193,20 @@ TEST(ProgramTest, UnevenLayersGiveTheSameResults) {
 // Pipelines side by side, and cuts of other sizes, give the same file byte for byte.
 TEST(ProgramTest, ReplicasAndBalanceGiveTheSameFile) {
   const TemporaryFolder folder;
-  const std::string shards = golden_shards("tiny-moe", 4);
+  std::string shards = golden_shards("tiny-moe", 4);
   const auto file_of = [&](int ranks, const std::string& name, const std::vector<std::string>& more) {
-    std::vector<std::string> arguments{"--weights", shards, "--dtype",  "fp32",        "--samples", "13",
-                                       "--length",  "6",    "--output", folder / name, "--quiet"};
+    std::vector<std::string> arguments{"--weights", shards,     "--samples",   "13",     "--length",
+                                       "6",         "--output", folder / name, "--quiet"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     const Outcome outcome = run_stage(ranks, arguments);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     return read_text_file(folder / name, 1 << 24);
   };
-  for (const std::vector<std::string>& kind :
-       {std::vector<std::string>{}, {"--logits", "all"}, {"--top-logprobs", "3"}}) {
+  for (const std::vector<std::string>& kind : {std::vector<std::string>{"--dtype", "fp8", "--logits", "all"},
+                                               {"--dtype", "fp32"},
+                                               {"--dtype", "fp32", "--logits", "all"},
+                                               {"--dtype", "fp32", "--top-logprobs", "3"}}) {
+    shards = kind[1] == "fp8" ? golden_shards("tiny-fp8-channel", 2) : golden_shards("tiny-moe", 4);
     const std::string plain = file_of(2, "plain.h5", kind);
     const auto with = [&](std::vector<std::string> more) {
       more.insert(more.end(), kind.begin(), kind.end());

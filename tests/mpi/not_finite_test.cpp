@@ -11,7 +11,7 @@
 namespace lfm2::test {
 namespace {
 
-// Shards of a copy of a golden model whose first weight in this tensor is NaN, of 16 bits or 32.
+// Shards of a copy of a golden model whose first weight in this tensor is NaN, of 8, 16 or 32 bits.
 void split_with_nan(const std::string& golden_case, const std::string& tensor, const std::filesystem::path& folder) {
   std::filesystem::copy(golden_dir() / golden_case, folder / "model");
   const std::filesystem::path weights = folder / "model" / "model.safetensors";
@@ -20,7 +20,7 @@ void split_with_nan(const std::string& golden_case, const std::string& tensor, c
   std::memcpy(&header_bytes, bytes.data(), sizeof header_bytes);
   const Json header = parse_json(std::string_view(bytes).substr(8, header_bytes), "header");
   const Json& entry = header.at(tensor);
-  const size_t size = entry.at("dtype") == "F32" ? 4 : 2;
+  const size_t size = entry.at("dtype") == "F32" ? 4 : entry.at("dtype") == "F8_E4M3" ? 1 : 2;
   const std::string_view nan("\0\0\xc0\x7f", 4);
   bytes.replace(8 + header_bytes + entry.at("data_offsets").at(0).get<size_t>(), size, nan.substr(4 - size));
   write_bytes(weights, bytes);
@@ -39,8 +39,8 @@ class NotFiniteTest : public testing::Test {
   std::vector<Json> run(Arguments arguments, bool spoiled = true, int ranks = 1,
                         const std::string& output = "out.jsonl") {
     std::filesystem::remove(folder_ / output);
-    const std::filesystem::path weights = spoiled ? folder_ / "nan" : golden_shards("tiny-moe", 4);
-    arguments.insert(arguments.begin(), {"--weights", weights, "--samples", "12", "--length", "3", "--dtype", "fp32",
+    const std::filesystem::path weights = spoiled ? folder_ / "nan" : golden_shards(case_, most_stages(case_));
+    arguments.insert(arguments.begin(), {"--weights", weights, "--samples", "12", "--length", "3", "--dtype", dtype_,
                                          "--output", folder_ / output, "--report", folder_ / "report.json"});
     outcome_ = run_stage(ranks, arguments);
     EXPECT_EQ(outcome_.exit_code, 0) << outcome_.err;
@@ -65,6 +65,7 @@ class NotFiniteTest : public testing::Test {
   }
 
   TemporaryFolder folder_;
+  std::string case_ = "tiny-moe", dtype_ = "fp32";
   Outcome outcome_;
   Json report_;
 };
@@ -172,6 +173,35 @@ TEST_F(NotFiniteTest, ReplicasTellOfAllTheirResults) {
     run(job, true, 3, "out.h5");
     EXPECT_EQ(report_, alone);
     expect_told(alone["count"], alone["first_sample"]);
+  }
+}
+
+// A row's scale is NaN where an activation is, and so is all of the row; other rows have their scales and bits.
+TEST_F(NotFiniteTest, Fp8SpoilsOnlyTheRowsThatMeetIt) {
+  case_ = "tiny-fp8-channel";
+  std::filesystem::remove_all(folder_ / "model");
+  std::filesystem::remove_all(folder_ / "nan");
+  split_with_nan(case_, "model.layers.2.feed_forward.experts.1.gate_proj.weight", folder_.path());
+  for (const char* dtype : {"fp8", "bf16"}) {
+    dtype_ = dtype;
+    const std::vector<Json> good = run({"--logits", "all"}, false);
+    expect_untold();
+    for (const int ranks : {1, 2}) {
+      SCOPED_TRACE(testing::Message() << dtype << ", " << ranks << " ranks");
+      const std::vector<Json> found = run({"--logits", "all"}, true, ranks);
+      ASSERT_EQ(found.size(), good.size());
+      int64_t spoiled = 0, first = -1, rows = 0;
+      for (size_t line = 0; line < found.size(); ++line)
+        for (size_t row = 0; row < good[line]["logits"].size(); ++row, ++rows) {
+          const Json& logits = found[line]["logits"][row];
+          if (logits == good[line]["logits"][row]) continue;
+          EXPECT_TRUE(std::all_of(logits.begin(), logits.end(), [](const Json& x) { return x.is_null(); })) << logits;
+          if (++spoiled == 1) first = static_cast<int64_t>(line);
+        }
+      EXPECT_GT(spoiled, 0);
+      EXPECT_LT(spoiled, rows);
+      expect_told(spoiled, first);
+    }
   }
 }
 

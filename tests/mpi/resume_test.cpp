@@ -21,7 +21,7 @@ class ResumeTest : public testing::Test {
  protected:
   // A job of a second or so, for interruptions to hit.
   std::vector<std::string> job(const std::string& output, std::vector<std::string> more) const {
-    more.insert(more.begin(), {"--weights", golden_shards("tiny-moe", 4), "--output", folder_ / output});
+    more.insert(more.begin(), {"--weights", weights_, "--output", folder_ / output});
     return more;
   }
   static std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
@@ -65,6 +65,7 @@ class ResumeTest : public testing::Test {
   }
 
   TemporaryFolder folder_;
+  std::filesystem::path weights_ = golden_shards("tiny-moe", 4);
 };
 
 TEST_F(ResumeTest, ScoringStoppedAndKilled) {
@@ -88,6 +89,15 @@ TEST_F(ResumeTest, GenerationStoppedAndKilled) {
     expect_same_after(job(output, {"--samples", "200", "--length", "5", "--max-tokens", "40", "--temperature", "1.2",
                                    "--max-num-seqs", "12", "--top-logprobs", "2"}),
                       output, 2, {SIGUSR1, SIGKILL}, 4, 3);
+}
+
+TEST_F(ResumeTest, Fp8StoppedAndKilled) {
+  weights_ = golden_shards("tiny-fp8-channel", 2);
+  expect_same_after(job("o.h5", {"--samples", "3000", "--micro-batch", "16", "--replicas", "2"}), "o.h5", 4,
+                    {SIGUSR1, SIGKILL}, 3, 7);
+  expect_same_after(job("o.jsonl", {"--samples", "200", "--length", "5", "--max-tokens", "40", "--temperature", "1.2",
+                                    "--max-num-seqs", "12", "--top-logprobs", "2"}),
+                    "o.jsonl", 2, {SIGUSR1, SIGKILL}, 3, 8);
 }
 
 // One rank writes what all pipelines finish.

@@ -130,7 +130,7 @@ class ScoreTest : public testing::Test {
 class GoldenScoreTest : public ScoreTest, public testing::WithParamInterface<std::string> {};
 
 TEST_P(GoldenScoreTest, AsTransformersAndTheSameBitsEverywhere) {
-  const Array ids = read_array(golden_dir() / GetParam() / "golden.h5", "greedy");
+  const Array ids = read_array(golden_dir() / golden_source(GetParam()) / "golden.h5", "greedy");
   std::vector<Json> samples;
   for (size_t at = 0; at < ids.values.size(); ++at) {
     if (at % static_cast<size_t>(ids.dim(1)) == 0) samples.push_back({{"input_ids", Json::array()}});
@@ -138,14 +138,15 @@ TEST_P(GoldenScoreTest, AsTransformersAndTheSameBitsEverywhere) {
   }
   write_lines("in.jsonl", samples);
   const std::string input = folder_ / "in.jsonl";
-  const bool has_tokenizer = std::filesystem::exists(golden_dir() / GetParam() / "tokenizer.json");
-  for (const char* dtype : {"fp32", "bf16"}) {
+  const bool has_tokenizer = std::filesystem::exists(golden_dir() / golden_source(GetParam()) / "tokenizer.json");
+  for (const std::string& dtype : golden_dtypes(GetParam())) {
+    if (dtype == "fp16") continue;
     std::string first;
     Json scores;
     for (const int ranks : {1, 3, 4})
       for (const char* micro_batch : {"1", "5"}) {
         SCOPED_TRACE(testing::Message() << dtype << ", " << ranks << " ranks, micro-batch " << micro_batch);
-        const Arguments job{"--weights",     golden_shards(GetParam(), ranks % 2 == 0 ? 4 : 1),
+        const Arguments job{"--weights",     golden_shards(GetParam(), ranks % 2 == 0 ? most_stages(GetParam()) : 1),
                             "--input",       input,
                             "--dtype",       dtype,
                             "--micro-batch", micro_batch};
@@ -153,7 +154,7 @@ TEST_P(GoldenScoreTest, AsTransformersAndTheSameBitsEverywhere) {
         if (first.empty()) {
           first = text;
           scores = report().at("scores");
-          if (std::string_view(dtype) == "fp32") expect_scores(json_lines(text), golden().at("cases").at(GetParam()));
+          if (dtype == "fp32") expect_scores(json_lines(text), golden().at("cases").at(GetParam()));
         }
         EXPECT_EQ(text, first);
         EXPECT_EQ(report().at("scores"), scores);
@@ -163,11 +164,8 @@ TEST_P(GoldenScoreTest, AsTransformersAndTheSameBitsEverywhere) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, GoldenScoreTest, testing::ValuesIn(kGoldenCases), [](const auto& tested) {
-  std::string name = tested.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Golden, GoldenScoreTest, testing::ValuesIn(with_fp8_bits(kGoldenCases)),
+                         [](const auto& tested) { return test_name(tested.param); });
 
 TEST_F(ScoreTest, DatasetsReplicasAndAnswers) {
   const Arguments job{"--weights", golden_shards("tiny-moe", 4), "--samples", "40", "--length", "9", "--dtype", "fp32"};

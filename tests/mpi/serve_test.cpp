@@ -111,14 +111,22 @@ class ServeBitsTest : public ServeTest {
 };
 
 TEST_F(ServeBitsTest, OfAJobWhoeverComesAndGoes) {
-  const std::vector<Json> all = bodies(48), expected = answers_of_job(asked(all));
-  ASSERT_EQ(expected.size(), all.size());
-  for (const int ranks : {1, 4}) {
-    SCOPED_TRACE(ranks);
-    start(ranks);
-    expect_answers(all, expected);
-    const Outcome outcome = end();
-    EXPECT_EQ(outcome.out.find("In the"), std::string::npos) << "the access log has no texts";
+  const std::vector<Json> all = bodies(48);
+  struct Way {
+    std::string model, dtype;
+    std::vector<int> ranks;
+  };
+  for (const Way& way : {Way{"kjv-moe", "fp32", {1, 4}}, Way{"kjv-moe.channel-all", "fp8", {2}}}) {
+    model_ = way.model;
+    const std::vector<Json> expected = answers_of_job(asked(all), {}, way.dtype);
+    ASSERT_EQ(expected.size(), all.size());
+    for (const int ranks : way.ranks) {
+      SCOPED_TRACE(testing::Message() << way.model << ", " << ranks << " ranks");
+      start(ranks, {}, way.dtype);
+      expect_answers(all, expected);
+      const Outcome outcome = end();
+      EXPECT_EQ(outcome.out.find("In the"), std::string::npos) << "the access log has no texts";
+    }
   }
 }
 
