@@ -8,9 +8,12 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json/json.h"
+#include "base/thread_pool.h"
 #include "stage/shards/fp8_tensors.h"
 #include "stage/shards/overflow.h"
 #include "weights-tools/model/copy.h"
@@ -22,7 +25,8 @@ namespace {
 
 using Scheme = Quantization::Scheme;
 
-constexpr size_t kPieceElements = size_t{1} << 16;
+constexpr size_t kPartElements = size_t{1} << 16;  // that a thread computes at a time
+constexpr size_t kParts = 16;                      // that are read at a time
 constexpr std::string_view kWeight = ".weight";
 
 bool is_chosen(const TensorSpec& spec, Fp8Modules modules) {
@@ -77,7 +81,8 @@ float scale_of(float largest) {
 
 class QuantizingSource : public ModelSource {
  public:
-  QuantizingSource(std::unique_ptr<ModelSource> source, Scheme scheme, Fp8Modules modules, Fp8Listener listener);
+  QuantizingSource(std::unique_ptr<ModelSource> source, Scheme scheme, Fp8Modules modules, Fp8Listener listener,
+                   int threads);
   std::string_view form() const override { return source_->form(); }
   std::string file_of(size_t tensor) const override { return source_->file_of(indices_[tensor]); }
   void read(size_t tensor, uint64_t first_byte, std::span<std::byte> into) const override;
@@ -91,10 +96,26 @@ class QuantizingSource : public ModelSource {
     Fp8Error error;
   };
 
+  // The largest magnitudes of the scales in a part of a piece, and the place of the first element that is not finite.
+  struct Largest {
+    std::vector<std::pair<size_t, float>> of_scales;
+    std::optional<size_t> not_finite;
+  };
+
   void read_weight(size_t tensor, uint64_t first_element, std::span<std::byte> into) const;
   void quantize_piece(const Fp8Scales& scales, std::span<const float> piece, std::byte* out) const;
   const Fp8Scales& scales_of(size_t index) const;
   void add_largest(Fp8Scales& scales, size_t index, uint64_t begin, std::span<const float> piece) const;
+  // Calls f(part, first) on the threads for each part of a piece, and returns the results in the order of the parts.
+  template <class F>
+  auto for_each_part(std::span<const float> piece, F&& f) const {
+    std::vector<decltype(f(piece, size_t{0}))> results((piece.size() + kPartElements - 1) / kPartElements);
+    threads_.parallel_for(results.size(), [&](size_t part, size_t) {
+      const size_t first = part * kPartElements;
+      results[part] = f(piece.subspan(first, std::min(kPartElements, piece.size() - first)), first);
+    });
+    return results;
+  }
 
   std::unique_ptr<ModelSource> source_;
   Fp8Listener listener_;
@@ -102,14 +123,17 @@ class QuantizingSource : public ModelSource {
   mutable std::map<size_t, Fp8Scales> scales_;
   mutable std::optional<Reading> reading_;
   mutable std::vector<float> piece_;
+  mutable ThreadPool threads_;
 };
 
 QuantizingSource::QuantizingSource(std::unique_ptr<ModelSource> source, Scheme scheme, Fp8Modules modules,
-                                   Fp8Listener listener)
+                                   Fp8Listener listener, int threads)
     : ModelSource(source->config(), with_quantization(*source, scheme, modules)),
       source_(std::move(source)),
       listener_(std::move(listener)),
-      piece_(kPieceElements) {
+      piece_(kPartElements * kParts),
+      threads_(threads > 0 ? threads
+                           : static_cast<int>(std::clamp<size_t>(std::thread::hardware_concurrency(), 1, kParts))) {
   config_ = parse_model_config(config_text_, "quantize");
   for (size_t i = 0; i < source_->tensors().size(); ++i) {
     const SourceTensor& tensor = source_->tensors()[i];
@@ -148,21 +172,31 @@ const Fp8Scales& QuantizingSource::scales_of(size_t index) const {
 
 void QuantizingSource::add_largest(Fp8Scales& scales, size_t index, uint64_t begin,
                                    std::span<const float> piece) const {
-  scales.for_each_run(begin, piece.size(), [&](size_t scale, size_t first, size_t count) {
-    float largest = scales.values[scale];
-    bool finite = true;
-    for (const float x : piece.subspan(first, count)) {
-      largest = std::max(largest, std::fabs(x));
-      finite = finite && std::fabs(x) <= std::numeric_limits<float>::max();
+  const auto find_largest = [&](std::span<const float> part, size_t offset) {
+    Largest found;
+    scales.for_each_run(begin + offset, part.size(), [&](size_t scale, size_t first, size_t count) {
+      float largest = 0;
+      bool finite = true;
+      for (const float x : part.subspan(first, count)) {
+        largest = std::max(largest, std::fabs(x));
+        finite = finite && std::fabs(x) <= std::numeric_limits<float>::max();
+      }
+      found.of_scales.emplace_back(scale, largest);
+      if (finite || found.not_finite) return;
+      while (std::isfinite(part[first])) ++first;
+      found.not_finite = offset + first;
+    });
+    return found;
+  };
+  for (const Largest& found : for_each_part(piece, find_largest)) {
+    if (found.not_finite) {
+      const TensorSpec& spec = source_->tensors()[index].spec;
+      throw Error(ExitCode::kData,
+                  fmt::format("{}: tensor {} is {} at {}, expected finite weights", source_->file_of(index), spec.name,
+                              piece[*found.not_finite], index_text(begin + *found.not_finite, spec.dims)));
     }
-    scales.values[scale] = largest;
-    if (finite) return;
-    while (std::isfinite(piece[first])) ++first;
-    const TensorSpec& spec = source_->tensors()[index].spec;
-    throw Error(ExitCode::kData,
-                fmt::format("{}: tensor {} is {} at {}, expected finite weights", source_->file_of(index), spec.name,
-                            piece[first], index_text(begin + first, spec.dims)));
-  });
+    for (const auto& [scale, largest] : found.of_scales) scales.values[scale] = std::max(scales.values[scale], largest);
+  }
 }
 
 void QuantizingSource::read_weight(size_t tensor, uint64_t first_element, std::span<std::byte> into) const {
@@ -176,29 +210,32 @@ void QuantizingSource::read_weight(size_t tensor, uint64_t first_element, std::s
     const std::span<float> wanted = std::span(piece_).first(std::min(piece_.size(), into.size()));
     const size_t count = reading_->reader.next(std::as_writable_bytes(wanted)) / sizeof(float);
     quantize_piece(scales, wanted.first(count), into.data());
-    reading_->elements += count;
     into = into.subspan(count);
   }
   if (reading_->reader.left_bytes() == 0 && listener_) listener_(tensors_[tensor].spec, reading_->error);
 }
 
 void QuantizingSource::quantize_piece(const Fp8Scales& scales, std::span<const float> piece, std::byte* out) const {
-  Fp8Error& error = reading_->error;
-  error.elements += piece.size();
-  scales.for_each_run(reading_->elements, piece.size(), [&](size_t scale_index, size_t first, size_t count) {
-    const float scale = scales.values[scale_index];
-    double squares = 0, error_squares = 0;
-    for (size_t i = first; i < first + count; ++i) {
-      const F8 fp8 = from_float<F8>(piece[i] / scale);
-      out[i] = std::byte{fp8.bits};
-      const float difference = to_float(fp8) * scale - piece[i];
-      squares += static_cast<double>(piece[i]) * static_cast<double>(piece[i]);
-      error_squares += static_cast<double>(difference) * static_cast<double>(difference);
-      error.largest_error = std::max(error.largest_error, std::fabs(difference));
-    }
-    error.squares += squares;
-    error.error_squares += error_squares;
-  });
+  const auto quantize_part = [&](std::span<const float> part, size_t offset) {
+    Fp8Error error{.elements = part.size()};
+    scales.for_each_run(reading_->elements + offset, part.size(), [&](size_t scale_index, size_t first, size_t count) {
+      const float scale = scales.values[scale_index];
+      double squares = 0, error_squares = 0;
+      for (size_t i = first; i < first + count; ++i) {
+        const F8 fp8 = from_float<F8>(part[i] / scale);
+        out[offset + i] = std::byte{fp8.bits};
+        const float difference = to_float(fp8) * scale - part[i];
+        squares += static_cast<double>(part[i]) * static_cast<double>(part[i]);
+        error_squares += static_cast<double>(difference) * static_cast<double>(difference);
+        error.largest_error = std::max(error.largest_error, std::fabs(difference));
+      }
+      error.squares += squares;
+      error.error_squares += error_squares;
+    });
+    return error;
+  };
+  for (const Fp8Error& error : for_each_part(piece, quantize_part)) reading_->error.add(error);
+  reading_->elements += piece.size();
 }
 
 }  // namespace
@@ -213,11 +250,11 @@ void Fp8Error::add(const Fp8Error& other) {
 }
 
 std::unique_ptr<ModelSource> quantize(std::unique_ptr<ModelSource> source, Scheme scheme, Fp8Modules modules,
-                                      Fp8Listener listener) {
+                                      Fp8Listener listener, int threads) {
   if (source->config().quantization.scheme != Scheme::kNone)
     throw Error(ExitCode::kData, fmt::format("{}: is quantised to fp8 already ({}), expected fp32, bf16 or fp16",
                                              source->file_of(0), name(source->config().quantization.method)));
-  return std::make_unique<QuantizingSource>(std::move(source), scheme, modules, std::move(listener));
+  return std::make_unique<QuantizingSource>(std::move(source), scheme, modules, std::move(listener), threads);
 }
 
 }  // namespace lfm2

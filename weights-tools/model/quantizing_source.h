@@ -23,9 +23,10 @@ using Fp8Listener = std::function<void(const TensorSpec& weight, const Fp8Error&
 
 // The model in the form that compressed-tensors writes. A scale is the largest magnitude of its row, or of its block of
 // 128 x 128, over 448, in fp32; a weight is E4M3(w / scale), rounded to nearest even; rows of zeros have scale 1.
-// Weights are read twice, for the scales and for the elements. Error(kData) where the model has fp8 already, and,
+// Weights are read twice, for the scales and for the elements. `threads` share the arithmetic, which has the same
+// results for any number; 0: one for each processor, up to 16. Error(kData) where the model has fp8 already, and,
 // naming tensor and index, for elements that are NaN or infinite.
 std::unique_ptr<ModelSource> quantize(std::unique_ptr<ModelSource> source, Quantization::Scheme scheme,
-                                      Fp8Modules modules, Fp8Listener listener);
+                                      Fp8Modules modules, Fp8Listener listener, int threads = 0);
 
 }  // namespace lfm2

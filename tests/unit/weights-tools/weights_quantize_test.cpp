@@ -7,6 +7,7 @@
 #include "weights-tools/model/copy.h"
 #include "weights-tools/model/dequantized_source.h"
 #include "weights-tools/model/quantizing_source.h"
+#include "weights-tools/model/synth.h"
 
 namespace lfm2 {
 namespace {
@@ -186,6 +187,40 @@ TEST(QuantizeTest, RowsWithoutMagnitudeHavePositiveScales) {
   EXPECT_EQ(scales[1], 0x1p-126);
   EXPECT_EQ(weight.bytes.substr(0, 2 * weight.dims[1]), std::string(2 * weight.dims[1], '\0'));
   EXPECT_EQ(static_cast<uint8_t>(weight.bytes[2 * weight.dims[1]]), 0x7e);
+}
+
+// Parts that threads compute end within rows of 520 and 1100 elements, and within blocks.
+TEST(QuantizeTest, AnyNumberOfThreadsGivesTheSame) {
+  const std::string config = OrderedJson{
+      {"model_type", "lfm2"},
+      {"vocab_size", 32},
+      {"hidden_size", 520},
+      {"num_hidden_layers", 1},
+      {"intermediate_size", 1100},
+      {"block_auto_adjust_ff_dim", false},
+      {"num_attention_heads", 4},
+      {"num_key_value_heads", 2},
+      {"max_position_embeddings", 64},
+      {"layer_types",
+       {"full_attention"}}}.dump();
+  for (const Scheme scheme : {Scheme::kChannel, Scheme::kBlock}) {
+    SCOPED_TRACE(name(scheme));
+    const auto results = [&](int threads) {
+      std::vector<double> errors;
+      const auto model = quantize(
+          std::make_unique<SynthSource>(config, "config", 0, DType::kBf16), scheme, Fp8Modules::kAll,
+          [&](const TensorSpec&, const Fp8Error& error) {
+            errors.insert(errors.end(), {error.squares, error.error_squares});
+          },
+          threads);
+      std::vector<std::string> bytes;
+      for (size_t i = 0; i < model->tensors().size(); ++i) bytes.push_back(test::tensor_bytes(*model, i));
+      return std::pair(bytes, errors);
+    };
+    const auto one = results(1);
+    EXPECT_EQ(one.second.size(), 2u * 7);
+    for (const int threads : {2, 5, 16}) EXPECT_TRUE(results(threads) == one) << threads;
+  }
 }
 
 TEST(QuantizeTest, RefusesWeightsThatAreNotFinite) {
