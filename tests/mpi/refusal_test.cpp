@@ -9,7 +9,9 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 
+#include "base/json/json.h"
 #include "stage/hdf5/h5.h"
 #include "stage/shards/shard_format.h"
 #include "stage/shards/shard_reader.h"
@@ -188,6 +190,34 @@ TEST_F(RefusalTest, Fp8ScalesBeforeWeights) {
   expect_refused(65, {last, scale, "has shape [1, 128], expected [128, 1]"}, {"--weights", fp8}, 2);
   copy();
   expect_refused(65, {"model.embed_tokens.weight", "is damaged"}, {"--weights", fp8}, 2);
+}
+
+// A scheme that is not computed, in the configuration that shards keep.
+TEST_F(RefusalTest, Fp8Schemes) {
+  const std::filesystem::path fp8 = folder_ / "fp8";
+  std::filesystem::copy(golden_shards("tiny-fp8-channel", 1), fp8, std::filesystem::copy_options::recursive);
+  const std::string config = ShardSet::open(fp8).config_text(), key = "quantization_config.config_groups.group_0.";
+  for (const auto& [path, value] : std::map<std::string, Json>{{"input_activations/dynamic", false},
+                                                               {"input_activations/strategy", "tensor"},
+                                                               {"weights/num_bits", 4},
+                                                               {"weights/strategy", "tensor"}}) {
+    Json changed = parse_json(config, "config");
+    changed[Json::json_pointer("/quantization_config/config_groups/group_0/" + path)] = value;
+    edit_shard(fp8 / shard::file_name(0, 1),
+               [&](hid_t file) { set_text(file, "/", shard::kConfigAttribute, json_text(changed)); });
+    std::string name = key + path;
+    std::replace(name.begin(), name.end(), '/', '.');
+    expect_refused(65, {"stage-00-of-01.h5", name + "\" is " + json_text(value), "nothing else is computed"},
+                   {"--weights", fp8}, 2);
+  }
+}
+
+TEST_F(RefusalTest, Fp8OfShardsThatHoldNone) {
+  for (const int ranks : {1, 4})
+    expect_refused(64,
+                   {"--dtype fp8: " + shards().string() + " holds weights in fp32, expected fp8",
+                    "weights-tools quantize MODEL --to fp8 --out MODEL-FP8", "weights-tools split MODEL-FP8"},
+                   {"--dtype", "fp8"}, ranks);
 }
 
 TEST_F(RefusalTest, BadInputs) {
