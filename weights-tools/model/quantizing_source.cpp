@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -96,23 +97,38 @@ class QuantizingSource : public ModelSource {
     Fp8Error error;
   };
 
-  // The largest magnitudes of the scales in a part of a piece, and the place of the first element that is not finite.
+  // Elements in the type of the source.
+  struct Piece {
+    std::span<const std::byte> bytes;
+    DType dtype;
+    size_t elements() const { return bytes.size() / size_bytes(dtype); }
+  };
+  // The largest magnitudes of the scales in a part of a piece, and the first element that is not finite.
   struct Largest {
     std::vector<std::pair<size_t, float>> of_scales;
-    std::optional<size_t> not_finite;
+    std::optional<std::pair<size_t, float>> not_finite;
   };
 
   void read_weight(size_t tensor, uint64_t first_element, std::span<std::byte> into) const;
-  void quantize_piece(const Fp8Scales& scales, std::span<const float> piece, std::byte* out) const;
+  void quantize_piece(const Fp8Scales& scales, const Piece& piece, std::byte* out) const;
   const Fp8Scales& scales_of(size_t index) const;
-  void add_largest(Fp8Scales& scales, size_t index, uint64_t begin, std::span<const float> piece) const;
+  void add_largest(Fp8Scales& scales, size_t index, uint64_t begin, const Piece& piece) const;
+  // Up to `elements` of the tensor that is read.
+  Piece next_piece(TensorReader& reader, size_t index, size_t elements) const {
+    const DType dtype = source_->tensors()[index].dtype;
+    const auto wanted = std::span(piece_).first(std::min(elements, kParts * kPartElements) * size_bytes(dtype));
+    return {wanted.first(reader.next(wanted)), dtype};
+  }
   // Calls f(part, first) on the threads for each part of a piece, and returns the results in the order of the parts.
   template <class F>
-  auto for_each_part(std::span<const float> piece, F&& f) const {
-    std::vector<decltype(f(piece, size_t{0}))> results((piece.size() + kPartElements - 1) / kPartElements);
-    threads_.parallel_for(results.size(), [&](size_t part, size_t) {
-      const size_t first = part * kPartElements;
-      results[part] = f(piece.subspan(first, std::min(kPartElements, piece.size() - first)), first);
+  auto for_each_part(const Piece& piece, F&& f) const {
+    const size_t all = piece.elements();
+    std::vector<decltype(f(std::span<const float>(), size_t{0}))> results((all + kPartElements - 1) / kPartElements);
+    threads_.parallel_for(results.size(), [&](size_t part, size_t worker) {
+      const size_t first = part * kPartElements, count = std::min(kPartElements, all - first);
+      std::vector<float>& floats = parts_[worker];
+      convert(piece.dtype, piece.bytes.data() + first * size_bytes(piece.dtype), DType::kF32, floats.data(), count);
+      results[part] = f(std::span<const float>(floats).first(count), first);
     });
     return results;
   }
@@ -122,8 +138,9 @@ class QuantizingSource : public ModelSource {
   std::vector<size_t> indices_;  // of tensors_ in the source; scales have that of their weight
   mutable std::map<size_t, Fp8Scales> scales_;
   mutable std::optional<Reading> reading_;
-  mutable std::vector<float> piece_;
+  mutable std::vector<std::byte> piece_;
   mutable ThreadPool threads_;
+  mutable std::vector<std::vector<float>> parts_;  // by thread
 };
 
 QuantizingSource::QuantizingSource(std::unique_ptr<ModelSource> source, Scheme scheme, Fp8Modules modules,
@@ -131,9 +148,10 @@ QuantizingSource::QuantizingSource(std::unique_ptr<ModelSource> source, Scheme s
     : ModelSource(source->config(), with_quantization(*source, scheme, modules)),
       source_(std::move(source)),
       listener_(std::move(listener)),
-      piece_(kPartElements * kParts),
+      piece_(kPartElements * kParts * sizeof(float)),
       threads_(threads > 0 ? threads
-                           : static_cast<int>(std::clamp<size_t>(std::thread::hardware_concurrency(), 1, kParts))) {
+                           : static_cast<int>(std::clamp<size_t>(std::thread::hardware_concurrency(), 1, kParts))),
+      parts_(threads_.threads(), std::vector<float>(kPartElements)) {
   config_ = parse_model_config(config_text_, "quantize");
   for (size_t i = 0; i < source_->tensors().size(); ++i) {
     const SourceTensor& tensor = source_->tensors()[i];
@@ -160,40 +178,37 @@ const Fp8Scales& QuantizingSource::scales_of(size_t index) const {
   const auto at = scales_.find(index);
   if (at != scales_.end()) return at->second;
   Fp8Scales scales(source_->tensors()[index].spec.dims, config_.quantization.scheme);
-  TensorReader reader(*source_, index, DType::kF32);
+  TensorReader reader(*source_, index, source_->tensors()[index].dtype);
   for (uint64_t done = 0; reader.left_bytes() > 0;) {
-    const size_t count = reader.next(std::as_writable_bytes(std::span(piece_))) / sizeof(float);
-    add_largest(scales, index, done, std::span<const float>(piece_).first(count));
-    done += count;
+    const Piece piece = next_piece(reader, index, kParts * kPartElements);
+    add_largest(scales, index, done, piece);
+    done += piece.elements();
   }
   for (float& value : scales.values) value = scale_of(value);
   return scales_.emplace(index, std::move(scales)).first->second;
 }
 
-void QuantizingSource::add_largest(Fp8Scales& scales, size_t index, uint64_t begin,
-                                   std::span<const float> piece) const {
+void QuantizingSource::add_largest(Fp8Scales& scales, size_t index, uint64_t begin, const Piece& piece) const {
   const auto find_largest = [&](std::span<const float> part, size_t offset) {
     Largest found;
     scales.for_each_run(begin + offset, part.size(), [&](size_t scale, size_t first, size_t count) {
-      float largest = 0;
-      bool finite = true;
-      for (const float x : part.subspan(first, count)) {
-        largest = std::max(largest, std::fabs(x));
-        finite = finite && std::fabs(x) <= std::numeric_limits<float>::max();
-      }
-      found.of_scales.emplace_back(scale, largest);
-      if (finite || found.not_finite) return;
+      int32_t largest = 0;  // magnitudes are in the order of their bits, with infinity and NaN above all others
+      for (const float x : part.subspan(first, count))
+        largest = std::max(largest, std::bit_cast<int32_t>(x) & 0x7fffffff);
+      found.of_scales.emplace_back(scale, std::bit_cast<float>(largest));
+      if (std::isfinite(found.of_scales.back().second) || found.not_finite) return;
       while (std::isfinite(part[first])) ++first;
-      found.not_finite = offset + first;
+      found.not_finite.emplace(offset + first, part[first]);
     });
     return found;
   };
   for (const Largest& found : for_each_part(piece, find_largest)) {
     if (found.not_finite) {
       const TensorSpec& spec = source_->tensors()[index].spec;
+      const auto& [place, value] = *found.not_finite;
       throw Error(ExitCode::kData,
                   fmt::format("{}: tensor {} is {} at {}, expected finite weights", source_->file_of(index), spec.name,
-                              piece[*found.not_finite], index_text(begin + *found.not_finite, spec.dims)));
+                              value, index_text(begin + place, spec.dims)));
     }
     for (const auto& [scale, largest] : found.of_scales) scales.values[scale] = std::max(scales.values[scale], largest);
   }
@@ -204,18 +219,17 @@ void QuantizingSource::read_weight(size_t tensor, uint64_t first_element, std::s
   const Fp8Scales& scales = scales_of(index);
   if (!reading_ || reading_->tensor != tensor || reading_->elements != first_element) {
     expect(first_element == 0, "QuantizingSource: a weight is read from its front");
-    reading_.emplace(Reading{tensor, 0, TensorReader(*source_, index, DType::kF32), {}});
+    reading_.emplace(Reading{tensor, 0, TensorReader(*source_, index, source_->tensors()[index].dtype), {}});
   }
   while (!into.empty()) {
-    const std::span<float> wanted = std::span(piece_).first(std::min(piece_.size(), into.size()));
-    const size_t count = reading_->reader.next(std::as_writable_bytes(wanted)) / sizeof(float);
-    quantize_piece(scales, wanted.first(count), into.data());
-    into = into.subspan(count);
+    const Piece piece = next_piece(reading_->reader, index, into.size());
+    quantize_piece(scales, piece, into.data());
+    into = into.subspan(piece.elements());
   }
   if (reading_->reader.left_bytes() == 0 && listener_) listener_(tensors_[tensor].spec, reading_->error);
 }
 
-void QuantizingSource::quantize_piece(const Fp8Scales& scales, std::span<const float> piece, std::byte* out) const {
+void QuantizingSource::quantize_piece(const Fp8Scales& scales, const Piece& piece, std::byte* out) const {
   const auto quantize_part = [&](std::span<const float> part, size_t offset) {
     Fp8Error error{.elements = part.size()};
     scales.for_each_run(reading_->elements + offset, part.size(), [&](size_t scale_index, size_t first, size_t count) {
@@ -235,7 +249,7 @@ void QuantizingSource::quantize_piece(const Fp8Scales& scales, std::span<const f
     return error;
   };
   for (const Fp8Error& error : for_each_part(piece, quantize_part)) reading_->error.add(error);
-  reading_->elements += piece.size();
+  reading_->elements += piece.elements();
 }
 
 }  // namespace

@@ -1,10 +1,34 @@
 #include "kernels/element_range.h"
 
-#include <algorithm>
+#include <bit>
+#include <cstring>
 
 #include "kernels/cpu/simd/simd.h"
 
 namespace lfm2 {
+
+namespace {
+
+// How many bytes have a magnitude, without the sign, from `begin` on, which is not 0. Eight at a time: the sum of a
+// magnitude and 0x80 - begin has its highest bit where the byte counts, and carries nothing to the next byte.
+size_t count_bytes_from(uint32_t begin, const std::byte* bytes, size_t count) {
+  constexpr uint64_t kEach = 0x0101010101010101u;
+  const auto count_word = [&](uint64_t word) -> size_t {
+    const uint64_t found = ((word & 0x7f * kEach) + (0x80 - begin) * kEach) & 0x80 * kEach;
+    return found == 0 ? 0 : static_cast<size_t>(std::popcount(found));
+  };
+  size_t sum = 0, i = 0;
+  for (; i + sizeof(uint64_t) <= count; i += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + i, sizeof word);
+    sum += count_word(word);
+  }
+  uint64_t rest = 0;
+  if (i < count) std::memcpy(&rest, bytes + i, count - i);
+  return sum + count_word(rest);
+}
+
+}  // namespace
 
 ElementRange non_finite_range(DType dtype) {
   switch (dtype) {
@@ -29,12 +53,9 @@ ElementRange overflow_range(DType from, DType to) {
 
 size_t count_in(ElementRange range, DType dtype, const std::byte* elements, size_t count) {
   static const Simd& simd = *available_simd().front();
-  if (dtype == DType::kF8)
-    return static_cast<size_t>(std::count_if(elements, elements + count, [&](std::byte x) {
-      const auto magnitude = std::to_integer<uint32_t>(x & std::byte{0x7f});
-      return range.begin <= magnitude && magnitude < range.end;
-    }));
-  return range.end == 0 ? 0 : simd.count_magnitudes(elements, size_bytes(dtype), count, range.begin, range.end);
+  if (range.end == 0) return 0;
+  if (dtype == DType::kF8) return count_bytes_from(range.begin, elements, count);  // whose only range ends at 0x80
+  return simd.count_magnitudes(elements, size_bytes(dtype), count, range.begin, range.end);
 }
 
 size_t first_in(ElementRange range, DType dtype, const std::byte* elements) {

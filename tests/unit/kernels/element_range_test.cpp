@@ -58,5 +58,21 @@ TEST(ElementRangeTest, EveryTableCountsAlike) {
       }
 }
 
+TEST(ElementRangeTest, CountsNaNsOfFp8) {
+  std::mt19937 random(6);
+  std::vector<std::byte> bytes(5000);
+  for (std::byte& byte : bytes) byte = random() % 8 == 0 ? std::byte{0x7f} : static_cast<std::byte>(random());
+  for (int bits = 0; bits < 256; ++bits) bytes[static_cast<size_t>(bits)] = static_cast<std::byte>(bits);
+  const ElementRange range = non_finite_range(DType::kF8);
+  for (const size_t offset : {0, 1, 120})
+    for (const size_t count : {0, 1, 7, 8, 9, 256, 1023, 4800}) {
+      size_t expected = 0;
+      for (size_t i = 0; i < count; ++i)
+        expected += std::isnan(to_float(F8{std::to_integer<uint8_t>(bytes[offset + i])})) ? 1 : 0;
+      EXPECT_EQ(count_in(range, DType::kF8, bytes.data() + offset, count), expected) << offset << ' ' << count;
+    }
+  EXPECT_EQ(first_in(range, DType::kF8, bytes.data()), 0x7fu);
+}
+
 }  // namespace
 }  // namespace lfm2
