@@ -34,7 +34,9 @@ struct Batch {
   int64_t output_tokens = 0;
 
   // Set only with caches:
-  int64_t singles = 0;   // the number of sequences, all at the front, that have exactly one token here
+  int64_t singles = 0;  // the number of sequences, all at the front, that have exactly one token here
+  // Whether all sequences after the singles begin here: none of them has a cached past.
+  bool all_begin = false;
   Tensor sequence_of{};  // [tokens] int32: the sequence of each token
   // [sequences, largest number of pages] int32: the pages of each sequence in order. The rest of a row is not read.
   Tensor page_table{};
@@ -45,7 +47,9 @@ struct Batch {
 // The keys and values of all sequences in one attention layer: position p stands at place p % page_size of the
 // sequence's page number p / page_size.
 struct KeyValueCache {
-  Tensor keys, values;  // [pages, page_size, kv_heads, head_dim] act
+  Tensor keys, values;  // [pages, page_size, kv_heads, head_dim] act, or, with AttentionShape::fp8_cache, fp8
+  // With fp8: the scale bytes of each position's key heads (kernels/fp8_cache.h).  [pages, page_size, kv_heads]
+  uint8_t *key_scales = nullptr, *value_scales = nullptr;
 };
 
 // The states from which one short convolution goes on: each holds u of the last L − 1 positions, oldest first.
@@ -58,6 +62,7 @@ struct ConvCache {
 
 struct AttentionShape {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  bool fp8_cache = false;  // keys and values are rounded to fp8 (kernels/fp8_cache.h), in whole samples, too
   int64_t qkv_columns() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 
@@ -132,7 +137,7 @@ class Ops {
                           const Tensor& out) = 0;
 
   // RMSNorm over the head dimension of every query and key head, then RoPE (element i pairs with i + head_dim / 2), in
-  // place.
+  // place. With shape.fp8_cache, keys and values are then rounded as that says: what they are rounded from is act.
   // qkv [tokens, (heads + 2 kv_heads) head_dim] act: query heads, key heads, value heads; weights [head_dim] weight
   virtual void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
                             float rope_theta, AttentionShape shape, const Batch& batch) = 0;
@@ -141,7 +146,7 @@ class Ops {
   // qkv as above, out [tokens, heads head_dim] act
   virtual void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) = 0;
 
-  // Writes keys and values of qkv, after qk_norm_rope, to their positions in the cache.
+  // Writes keys and values of qkv, after qk_norm_rope, to their positions in the cache: with shape.fp8_cache, as fp8.
   virtual void append_keys_values(const Tensor& qkv, AttentionShape shape, const Batch& batch,
                                   const KeyValueCache& cache) = 0;
 

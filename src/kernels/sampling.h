@@ -18,11 +18,7 @@
 #include <cstdint>
 #include <cstring>
 
-#ifdef __CUDACC__
-#define LFM2_HOST_DEVICE __host__ __device__
-#else
-#define LFM2_HOST_DEVICE
-#endif
+#include "kernels/host_device.h"
 
 namespace lfm2 {
 

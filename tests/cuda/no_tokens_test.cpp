@@ -3,6 +3,7 @@
 
 #include "cuda/experts/device_routing.h"
 #include "cuda/sequences.h"
+#include "support/cache_tensors.h"
 
 namespace lfm2 {
 namespace {
@@ -49,11 +50,14 @@ TEST(CudaNoTokensTest, IsFineForTheFusedOperators) {
   const AttentionShape shape{2, 1, 16};
   const HostTensor no_qkv(act, {0, shape.qkv_columns()}), head(act, {16}), cached = nans(act, {1, 16, 1, 16});
   const DeviceTensor qkv(no_qkv), head_norm(head), keys(cached), values(cached);
+  const CacheTensors<DeviceTensor> fp8({2, 1, 16, true}, act, 1, 16);
   const DeviceRouting chosen(empty);
   on_gpu([&](Ops& ops) {
     ops.norm_matmul(x, norm, 1e-5f, router, {}, normed, logits);
     ops.norm_project_short_conv(x, norm, 1e-5f, in, {}, conv, {}, none.batch, {states}, normed, bcz, out);
     ops.qk_norm_rope_append(qkv, head_norm, head_norm, 1e-5f, 1e6f, shape, none.batch, {keys, values});
+    ops.qk_norm_rope_append(qkv, head_norm, head_norm, 1e-5f, 1e6f, {2, 1, 16, true}, none.batch, fp8.cache());
+    ops.append_keys_values(qkv, {2, 1, 16, true}, none.batch, fp8.cache());
     ops.norm_route_swiglu(x, norm, 1e-5f, router, {}, {top_k, true, 1.0f}, wide, normed, chosen.routing, sorted, inner);
     ops.matmul_combine_experts(inner, narrow, chosen.routing, y, out);
   });

@@ -71,14 +71,18 @@ class Sequences {
   // for the last `plain` of them.
   void next(std::vector<Part> parts, size_t plain = 0) {
     std::stable_sort(parts.begin(), parts.end(), [](Part a, Part b) { return (a.count == 1) > (b.count == 1); });
+    const auto single_parts = std::count_if(parts.begin(), parts.end(), [](Part a) { return a.count == 1; });
     std::vector<double> positions, offsets{0}, sequence_of, table, states;
     tokens.clear();
     rows_of.clear();
     int64_t longest = 0;
+    bool all_begin = true;
     singles = 0;
     for (const Part& part : parts) {
       auto& pages = pages_of_[at(part.sequence)];
       int64_t& done = done_[at(part.sequence)];
+      const bool is_single = part.count == 1 && singles + static_cast<int64_t>(plain) < single_parts;
+      all_begin = all_begin && (is_single || done == 0);
       for (int64_t i = 0; i < part.count; ++i) {
         positions.push_back(static_cast<double>(done + i));
         sequence_of.push_back(static_cast<double>(offsets.size() - 1));
@@ -99,9 +103,8 @@ class Sequences {
       states.push_back(static_cast<double>(2 * part.sequence + turn));
       turn = 1 - turn;
       states.push_back(static_cast<double>(2 * part.sequence + turn));
-      if (part.count == 1) ++singles;
+      if (is_single) ++singles;
     }
-    singles -= std::min(singles, static_cast<int64_t>(plain));
     const auto count = static_cast<int64_t>(positions.size()), sequences = static_cast<int64_t>(parts.size());
     memory_.clear();
     for (const auto& host : {ints(positions, count), ints(offsets, sequences + 1), ints(sequence_of, count)})
@@ -114,6 +117,7 @@ class Sequences {
              .sequences = sequences,
              .max_length = longest,
              .singles = singles,
+             .all_begin = all_begin,
              .sequence_of = *memory_[2],
              .page_table = *memory_[3],
              .states = *memory_[4]};

@@ -6,7 +6,8 @@
 For each model: split, verify, merge; logits of all positions by 1, 2 and 3 ranks, whose output files must be equal byte for byte; no logit
 may differ from fp64 by more than three times what NumPy's own fp32 does. The same for scores of the samples' own tokens, with perplexity as
 NumPy computes it from them. Where 8 does not divide a feed-forward's columns, the same model with zeros up to the next multiple must give
-the same bits. LFM2_TEST_MACHINE ("--device cuda --transport mpi") replaces --device cpu.
+the same bits. With keys and values in fp8 the logits are those of the same rounding in fp64, wherever fp32 cannot round otherwise.
+LFM2_TEST_MACHINE ("--device cuda --transport mpi") replaces --device cpu.
 Exit code 77: skipped, with the reason.
 """
 import argparse
@@ -78,15 +79,14 @@ class Programs:
         self.tools("split", model, "--stages", stages, "--out", shards, "-q")
         return model, shards
 
-    def logits(self, shards, samples, ranks):
+    def logits(self, shards, samples, ranks, *options):
         """The output file's bytes, and its logits [tokens, vocab]."""
         lines, output = self.folder / "samples.jsonl", self.folder / f"{shards.name}-{ranks}.h5"
         lines.write_text("".join(json.dumps({"input_ids": ids}) + "\n" for ids in samples))
         self.stage(ranks, "--weights", shards, "--input", lines, "--dtype", "fp32", "--logits", "all", "--micro-batch", "2",
-            "--output", output, "--quiet")
+            "--output", output, "--quiet", *options)
         with h5py.File(output) as file:
             return output.read_bytes(), file["logits"][:]
-
 
     def ids(self, shards, samples, ids):
         """The ids of an output, from an input that h5py writes with `ids`."""
@@ -138,6 +138,24 @@ def check_scores(programs, shards, made, plain):
     return error
 
 
+def check_fp8_cache(programs, shards, made, plain):
+    model = lfm2_numpy.Model(made.config, made.tensors, np.float64, fp8_cache=True)
+    rows, stable = [], []
+    for ids in made.samples:
+        rows.append(model.forward(ids))
+        stable.append(model.stable)
+    expected, stable = np.concatenate(rows), np.concatenate(stable)
+    if not stable.any() or not np.abs(expected - made.exact)[stable].max() > 3 * plain:
+        raise Failure("no token tells whether keys and values are rounded")
+    first, logits = programs.logits(shards, made.samples, 1, "--cache-dtype", "fp8")
+    error = np.abs(logits - expected)[stable].max()
+    if not error <= 3 * plain:
+        raise Failure(f"with keys and values in fp8 a logit differs by {error:.2e}, expected at most 3 x {plain:.2e}")
+    if programs.logits(shards, made.samples, 3, "--cache-dtype", "fp8")[0] != first:
+        raise Failure("with keys and values in fp8 3 ranks write another file than one")
+    return error
+
+
 def check_ids(programs, shards, samples):
     texts = ["", *(f"é {i}" for i in range(1, len(samples)))]
     for ids in (texts, [text.encode() for text in texts], np.arange(len(samples), dtype=np.uint64) + 2**63):
@@ -183,6 +201,7 @@ def check(number, args):
             if programs.logits(shards, made.samples, ranks)[0] != first:
                 raise Failure(f"{ranks} ranks write another file than one")
         score_error = check_scores(programs, shards, made, plain)
+        ratio = max(ratio, check_fp8_cache(programs, shards, made, plain) / plain)
         if number % 10 == 0:
             check_ids(programs, shards, made.samples)
         if any(columns % 8 for columns in made.feed_forwards()):

@@ -121,11 +121,36 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-class Model:
-    """Computes in `dtype`. smallest_gap: between a chosen and a refused expert's score, over all tokens so far."""
+def round_to_e4m3(x):
+    """The nearest multiple of E4M3's steps, ties to even, and how far the nearest tie is. x may exceed 448 by half a step."""
+    magnitude = np.abs(x)
+    step = 2.0 ** (np.maximum(np.floor(np.log2(np.maximum(magnitude, 2.0**-20))), -6) - 3)
+    quotient = magnitude / step
+    return np.copysign(np.round(quotient) * step, x), np.abs(quotient - np.floor(quotient) - 0.5) * step
 
-    def __init__(self, config, tensors, dtype):
-        self.config, self.dtype = config, dtype
+
+def round_to_fp8(x, error):
+    """Keys or values x [tokens, kv_heads, head_dim] as a cache in fp8 has them, and for which tokens no element or scale would be
+    another one if x changed by `error` of its head's largest magnitude. Of each head s E4M3(x / s), where s is the least power of two
+    from 2^-15 on for which max|x| / s rounds to at most 448: docs/quantization.md."""
+    largest = np.abs(x).max(axis=-1, keepdims=True)
+    scale = 2.0 ** np.maximum(np.ceil(np.log2(np.maximum(largest, 2.0**-40) / 464)), -15)
+    rounded, tie = round_to_e4m3(x / scale)
+    of_scale = np.abs(np.log2(np.maximum(largest, 2.0**-40) / 464 / scale) % 1)
+    stable = (tie * scale > error * largest).all(axis=(1, 2)) & (np.minimum(of_scale, 1 - of_scale) > 4 * error).all(axis=(1, 2))
+    return rounded * scale, stable
+
+
+class Model:
+    """Computes in `dtype`. smallest_gap: between a chosen and a refused expert's score, over all tokens so far.
+
+    With fp8_cache, keys and values are rounded. `stable` [tokens] then tells for which of the last sample's tokens no rounding and no
+    choice of experts is so close that errors of fp32 could change it, in the token itself or in those before it."""
+
+    FP32_ERROR = 3e-6  # of keys and values, relative to the largest one of their head
+
+    def __init__(self, config, tensors, dtype, fp8_cache=False):
+        self.config, self.dtype, self.fp8_cache = config, dtype, fp8_cache
         self.tensors = {name: value.astype(dtype) for name, value in tensors.items()}
         self.smallest_gap = np.inf
 
@@ -166,6 +191,9 @@ class Model:
         q, k, v = (self.linear(x, prefix + part).reshape(tokens, count, -1)
                    for part, count in (("q_proj", heads), ("k_proj", kv_heads), ("v_proj", kv_heads)))
         q, k = self.rotate(self.norm(q, prefix + "q_layernorm")), self.rotate(self.norm(k, prefix + "k_layernorm"))
+        if self.fp8_cache:
+            (k, keys_are), (v, values_are) = round_to_fp8(k, self.FP32_ERROR), round_to_fp8(v, self.FP32_ERROR)
+            self.stable &= keys_are & values_are
         out = np.empty_like(q)
         for head in range(heads):
             group = head // (heads // kv_heads)
@@ -187,7 +215,9 @@ class Model:
         out = np.zeros_like(x)
         for token, ids in enumerate(order):
             if top_k < len(ids):
-                self.smallest_gap = min(self.smallest_gap, scores[token, ids[top_k - 1]] - scores[token, ids[top_k]])
+                gap = scores[token, ids[top_k - 1]] - scores[token, ids[top_k]]
+                self.smallest_gap = min(self.smallest_gap, gap)
+                self.stable[token] &= gap > 1e-4
             weights = p[token, ids[:top_k]]
             if config.get("norm_topk_prob", True):
                 weights = weights / (weights.sum() + self.dtype(1e-6))
@@ -199,6 +229,7 @@ class Model:
     def forward(self, ids):
         """Logits [tokens, vocab] of one sample."""
         x = self.tensors["model.embed_tokens.weight"][np.asarray(ids)]
+        self.stable = np.ones(len(ids), bool)
         for i, kind in enumerate(layer_types(self.config)):
             prefix = f"model.layers.{i}."
             normed = self.norm(x, prefix + "operator_norm")
@@ -206,5 +237,6 @@ class Model:
             normed = self.norm(x, prefix + "ffn_norm")
             dense = i < dense_layers(self.config)
             x = x + (self.swiglu if dense else self.mixture)(normed, prefix + "feed_forward.")
+        self.stable = np.logical_and.accumulate(self.stable)
         head = "model.embed_tokens.weight" if is_tied(self.config) else "lm_head.weight"
         return self.norm(x, "model.embedding_norm") @ self.tensors[head].T

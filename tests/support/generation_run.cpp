@@ -81,7 +81,7 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
   for (size_t rank = 0; rank < ranges.size(); ++rank)
     ranks.emplace_back([&, rank] {
       try {
-        LoadedStage loaded(golden_case, ranges[rank], settings.compute);
+        LoadedStage loaded(golden_case, ranges[rank], settings.compute, 1, settings.cache);
         LocalChannel channel(rank == 0 ? nullptr : &links[rank - 1],
                              rank + 1 == ranges.size() ? nullptr : &links[rank]);
         LocalControlLink control(hub, rank);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct GenerationSettings {
   std::vector<int32_t> eos_tokens{};
   int64_t top_k = 0;
   DType compute = DType::kF32;
+  std::optional<DType> cache{};
   int64_t pages = 0;  // 0: as many as all slots can fill
   std::vector<std::string> stop{};
   TokenText token_text{};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "kernels/cpu/cpu_backend.h"
@@ -12,15 +13,17 @@
 namespace lfm2::test {
 
 struct LoadedStage {
-  LoadedStage(const std::string& golden_case, LayerRange range, DType compute_type, int threads = 1)
-      : LoadedStage(golden_case, std::vector<LayerRange>{range}, compute_type, threads) {}
+  LoadedStage(const std::string& golden_case, LayerRange range, DType compute_type, int threads = 1,
+              std::optional<DType> cache_type = {})
+      : LoadedStage(golden_case, std::vector<LayerRange>{range}, compute_type, threads, cache_type) {}
   LoadedStage(const std::string& golden_case, const std::vector<LayerRange>& ranges, DType compute_type,
-              int threads = 1)
+              int threads = 1, std::optional<DType> cache_type = {})
       : shards(ShardSet::open(golden_shards(golden_case, 4))),
         compute(compute_type),
         backend(threads),
         progress("", 0, Progress::Unit::kBytes, ProgressMode::kOff),
         weights(shards, backend, compute_type, progress, threads) {
+    shards.choose_cache_dtype(cache_type, compute_type);
     for (const LayerRange& range : ranges) pieces.emplace_back(weights, shards.config(), range);
     weights.finish();
   }

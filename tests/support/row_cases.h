@@ -198,6 +198,53 @@ inline void check_qk_norm_rope(OpsUnderTest& under, int64_t positions_of_wide_he
     }
 }
 
+// Heads of values that are hard to round: a largest magnitude at each edge of the rule beside a small one, the ends of
+// the scales, zeros, and what is not finite.
+inline void fill_hard_values(HostTensor& qkv, AttentionShape shape) {
+  const double infinity = HUGE_VAL;
+  const std::vector<double> largest = {0,     448,   464,     465,   466,   480,  512,    232,      233,       0x1p-6,
+                                       29e-6, 1e-30, 65504.0, 60000, 59392, 3e38, 3.3e38, infinity, -infinity, NAN};
+  int64_t head = 0;
+  for (int64_t token = 0; token < qkv->dim(0); ++token)
+    for (int64_t kv = 0; kv < shape.kv_heads && head < 2 * std::ssize(largest); ++kv, ++head) {
+      const int64_t first = (token + 1) * shape.qkv_columns() - (kv + 1) * shape.head_dim;
+      const double most = largest[at(head / 2)];
+      qkv.set(at(first + shape.head_dim / 2), most);
+      if (head % 2 == 0) continue;  // its other elements are small beside it
+      for (int64_t i = 0; i < shape.head_dim; ++i)
+        qkv.set(at(first + i),
+                (std::isfinite(most) ? most : 1) * static_cast<double>(i) / static_cast<double>(2 * shape.head_dim));
+      qkv.set(at(first), -most);
+    }
+}
+
+// With fp8_cache, keys and values are what they are without it, rounded; queries stay.
+inline void check_fp8_keys_values(OpsUnderTest& under) {
+  for (AttentionShape shape : {AttentionShape{6, 2, 24}, {32, 8, 64}, {4, 2, 8}, {3, 1, 16}, {2, 1, 256}, {2, 2, 130}})
+    for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{1, 30, 14}, {1100}})
+      for (const DType act : kFloatTypes) {
+        SCOPED_TRACE(
+            fmt::format("{} heads {} {} {}, {}", name(act), shape.heads, shape.kv_heads, shape.head_dim, under.name()));
+        if (lengths.size() == 1 && shape.head_dim != 64) continue;
+        const PackedBatch packed(lengths);
+        HostTensor qkv(act, {packed.tokens(), shape.qkv_columns()}), q_weight(act, {shape.head_dim}),
+            k_weight(DType::kF32, {shape.head_dim}), plain(act, {packed.tokens(), shape.qkv_columns()});
+        qkv.fill_random(1);
+        fill_hard_values(qkv, shape);
+        q_weight.fill_random(2);
+        k_weight.fill_random(3);
+        plain.fill(qkv.values());
+        shape.fp8_cache = false;
+        qk_norm_rope(under, plain, q_weight, k_weight, 1e6f, shape, packed);
+        shape.fp8_cache = true;
+        qk_norm_rope(under, qkv, q_weight, k_weight, 1e6f, shape, packed);
+        const std::vector<double> expected = reference::fp8_keys_values(plain, shape);
+        for (size_t i = 0; i < expected.size(); ++i)
+          ASSERT_TRUE(std::isnan(expected[i]) ? std::isnan(qkv.get(i)) : qkv.get(i) == expected[i])
+              << coordinates(qkv, i) << ": " << qkv.get(i) << " of " << plain.get(i) << ", expected " << expected[i];
+      }
+}
+
 inline void check_put_columns(const AllUnderTest& all) {
   for (const DType type : kFloatTypes)
     for (const int64_t rows : {0, 1, 9})

@@ -2,8 +2,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/scaled_elements.h"
+#include "kernels/fp8_cache.h"
 
 namespace lfm2 {
 
@@ -71,15 +74,40 @@ bool is_not_output(const Batch& batch, int64_t token) {
          positions[token + batch.output_tokens] == positions[token] + batch.output_tokens;
 }
 
+// The scale that a head of keys or of values has in fp8, and its elements.
+class HeadScale {
+ public:
+  // head [d] of type `act`
+  template <class T>
+  HeadScale(const T* head, int64_t d, DType act) {
+    float largest = 0;
+    for (int64_t i = 0; i < d; ++i) {
+      const float magnitude = std::fabs(to_float(head[i]));
+      if (std::isfinite(magnitude)) largest = std::max(largest, magnitude);
+    }
+    exponent_ = scale_exponent(largest, max_scale_exponent(act));
+  }
+  uint8_t exponent() const { return static_cast<uint8_t>(exponent_); }
+  F8 rounded(float x) const {
+    return from_float<F8>(std::isfinite(x) ? x * inverse_scale_of(exponent_) : std::numeric_limits<float>::quiet_NaN());
+  }
+  float value(F8 element) const { return to_float(element) * scale_of(exponent_); }
+
+ private:
+  int exponent_;
+};
+
 // Rounded up, so that each worker's scratch starts at a cache line.
 constexpr int64_t whole_lines(size_t floats) { return static_cast<int64_t>((floats + 15) / 16 * 16); }
 
 void check_cache(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache) {
   check_qkv(qkv, shape, batch);
   const Tensor& keys = cache.keys;
-  expect(keys.rank == 4 && keys.dim(2) == shape.kv_heads && keys.dim(3) == shape.head_dim && keys.dtype == qkv.dtype &&
-             cache.values.dims == keys.dims && cache.values.dtype == keys.dtype,
+  expect(keys.rank == 4 && keys.dim(2) == shape.kv_heads && keys.dim(3) == shape.head_dim &&
+             keys.dtype == (shape.fp8_cache ? DType::kF8 : qkv.dtype) && cache.values.dims == keys.dims &&
+             cache.values.dtype == keys.dtype,
          "KeyValueCache: shapes");
+  expect(!shape.fp8_cache || (cache.key_scales != nullptr && cache.value_scales != nullptr), "KeyValueCache: scales");
   expect(batch.offsets.numel() == batch.sequences + 1 && batch.sequence_of.numel() == batch.tokens &&
              batch.page_table.rank == 2 && batch.page_table.dim(0) == batch.sequences,
          "Batch: no caches");
@@ -88,10 +116,20 @@ void check_cache(const Tensor& qkv, AttentionShape shape, const Batch& batch, co
 // The row of this position in the cache, seen as [pages * page_size, kv_heads * head_dim].
 int64_t cache_row(const Batch& batch, const KeyValueCache& cache, int64_t sequence, int64_t position) {
   const int64_t pages = cache.keys.dim(0), page_size = cache.keys.dim(1), width = batch.page_table.dim(1);
+  expect(sequence >= 0 && sequence < batch.sequences, "KeyValueCache: a sequence that does not exist");
   expect(position >= 0 && position / page_size < width, "KeyValueCache: a position beyond the page table");
   const int32_t id = batch.page_table.as<const int32_t>()[sequence * width + position / page_size];
   expect(id >= 0 && id < pages, "KeyValueCache: a page that does not exist");
   return id * page_size + position % page_size;
+}
+
+// Reads a row of the cache's heads [rows, d] as fp32.
+void read_head(const Tensor& heads, const uint8_t* scales, int64_t row, float* values) {
+  const int64_t d = heads.dim(1);
+  if (heads.dtype == DType::kF8)
+    scale_elements(heads.as<const F8>() + row * d, d, scale_of(scales[row]), values);
+  else
+    convert(heads.dtype, heads.rows(row, 1).data, DType::kF32, values, static_cast<size_t>(d));
 }
 
 }  // namespace
@@ -125,6 +163,12 @@ void CpuOps::qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tenso
           target[i] = from_float<T>(first * cosines[i] - second * sines[i]);
           target[half + i] = from_float<T>(second * cosines[i] + first * sines[i]);
         }
+      }
+      if (!shape.fp8_cache) return;
+      for (int64_t head = shape.heads; head < shape.heads + 2 * shape.kv_heads; ++head) {
+        T* const elements = qkv.as<T>() + token * shape.qkv_columns() + head * d;
+        const HeadScale scale(elements, d, qkv.dtype);
+        for (int64_t i = 0; i < d; ++i) elements[i] = from_float<T>(scale.value(scale.rounded(to_float(elements[i]))));
       }
     });
   });
@@ -163,17 +207,37 @@ void CpuOps::append_keys_values(const Tensor& qkv, AttentionShape shape, const B
                                 const KeyValueCache& cache) {
   check_cache(qkv, shape, batch, cache);
   const int64_t row = shape.kv_heads * shape.head_dim;
+  if (shape.fp8_cache) return append_fp8(qkv, shape, batch, cache);
   const size_t bytes = static_cast<size_t>(row) * size_bytes(qkv.dtype);
   const auto* positions = batch.positions.as<const int32_t>();
   const auto* sequence_of = batch.sequence_of.as<const int32_t>();
   for_each_row(batch.tokens, 2 * row, [&](int64_t token) {
-    const int32_t sequence = sequence_of[token];
-    expect(sequence >= 0 && sequence < batch.sequences, "append_keys_values: a sequence that does not exist");
-    const auto target = static_cast<size_t>(cache_row(batch, cache, sequence, positions[token])) * bytes;
+    const auto target = static_cast<size_t>(cache_row(batch, cache, sequence_of[token], positions[token])) * bytes;
     const std::byte* keys =
         qkv.rows(token, 1).data + static_cast<size_t>(shape.heads * shape.head_dim) * size_bytes(qkv.dtype);
     std::memcpy(cache.keys.data + target, keys, bytes);
     std::memcpy(cache.values.data + target, keys + bytes, bytes);
+  });
+}
+
+void CpuOps::append_fp8(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache) {
+  const int64_t d = shape.head_dim, heads = shape.kv_heads;
+  const auto* positions = batch.positions.as<const int32_t>();
+  const auto* sequence_of = batch.sequence_of.as<const int32_t>();
+  with_float_type(qkv.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for_each_row(batch.tokens, 4 * heads * d, [&](int64_t token) {
+      const int64_t row = cache_row(batch, cache, sequence_of[token], positions[token]);
+      for (int64_t head = 0; head < 2 * heads; ++head) {  // those of keys, then those of values
+        const T* elements = qkv.as<T>() + token * shape.qkv_columns() + (shape.heads + head) * d;
+        const bool is_key = head < heads;
+        const int64_t to = row * heads + head % heads;
+        F8* target = (is_key ? cache.keys : cache.values).as<F8>() + to * d;
+        const HeadScale scale(elements, d, qkv.dtype);
+        for (int64_t i = 0; i < d; ++i) target[i] = scale.rounded(to_float(elements[i]));
+        (is_key ? cache.key_scales : cache.value_scales)[to] = scale.exponent();
+      }
+    });
   });
 }
 
@@ -227,8 +291,8 @@ void CpuOps::cached_attention(const Tensor& qkv, AttentionShape shape, const Bat
     float* values = keys + head_floats;
     for (int64_t position = 0; position < length; ++position) {
       const int64_t row = cache_row(batch, cache, range.sequence, position) * shape.kv_heads + kv;
-      convert(qkv.dtype, key_heads.rows(row, 1).data, DType::kF32, keys + position * d, static_cast<size_t>(d));
-      convert(qkv.dtype, value_heads.rows(row, 1).data, DType::kF32, values + position * d, static_cast<size_t>(d));
+      read_head(key_heads, cache.key_scales, row, keys + position * d);
+      read_head(value_heads, cache.value_scales, row, values + position * d);
     }
     HeadGroup group = largest;
     group.keys = keys, group.values = values;

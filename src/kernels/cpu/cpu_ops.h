@@ -88,6 +88,7 @@ class CpuOps : public Ops {
               const Tensor& log_probs) override;
 
  private:
+  void append_fp8(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache);
   void embed_tiled(const Tensor& table, int64_t row, const Tensor& out) const;
 
   // the tokens [first, end) of the batch, all of one sequence

@@ -16,13 +16,17 @@ const std::array<float, 256> kF8Values = [] {
 
 }  // namespace
 
+void scale_elements(const F8* elements, int64_t count, float scale, float* values) {
+  for (int64_t i = 0; i < count; ++i) values[i] = kF8Values[elements[i].bits] * scale;
+}
+
 void scale_elements(const Tensor& matrix, int64_t row, int64_t first, int64_t count, float* values) {
   const int64_t k = matrix.k(), group = matrix.scales.group == 0 ? k : matrix.scales.group;
   const F8* elements = matrix.as<const F8>() + row * k;
   for (int64_t c = first, end = c; c < first + count; c = end) {
     end = std::min((c / group + 1) * group, first + count);
     const float scale = matrix.scales.data[matrix.scale_of(row * k + c)];
-    for (int64_t i = c; i < end; ++i) values[i - first] = kF8Values[elements[i].bits] * scale;
+    scale_elements(elements + c, end - c, scale, values + (c - first));
   }
 }
 

@@ -21,9 +21,11 @@ void check_cached(const Batch& batch) {
 
 KeyPages key_pages(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache) {
   check_cached(batch);
-  expect(cache.keys.rank == 4 && cache.keys.dims == cache.values.dims && cache.keys.dtype == qkv.dtype &&
-             cache.values.dtype == qkv.dtype && cache.keys.dim(2) == shape.kv_heads &&
-             cache.keys.dim(3) == shape.head_dim && cache.keys.dim(1) > 0,
+  const DType held = shape.fp8_cache ? DType::kF8 : qkv.dtype;
+  expect(cache.keys.rank == 4 && cache.keys.dims == cache.values.dims && cache.keys.dtype == held &&
+             cache.values.dtype == held && cache.keys.dim(2) == shape.kv_heads && cache.keys.dim(3) == shape.head_dim &&
+             cache.keys.dim(1) > 0 && (cache.key_scales != nullptr) == shape.fp8_cache &&
+             (cache.value_scales != nullptr) == shape.fp8_cache,
          "cached attention: the cache");
   expect(cache.keys.dim(0) * cache.keys.dim(1) <= std::numeric_limits<int32_t>::max(),
          "cached attention: more positions in the cache than an int32 counts");
@@ -38,7 +40,20 @@ KeyPages key_pages(const Tensor& qkv, AttentionShape shape, const Batch& batch, 
           .max_pages = static_cast<int>(batch.page_table.dim(1)),
           .page_size = static_cast<int>(cache.keys.dim(1)),
           .pages = cache.keys.dim(0),
-          .singles = batch.singles};
+          .singles = batch.singles,
+          .key_scales = cache.key_scales,
+          .value_scales = cache.value_scales};
+}
+
+// Attention of the tokens after the singles where all their sequences begin here: these are whole samples, whose keys
+// and values are in qkv. Reading them there spares converting them from fp8.
+AttentionArgs samples_after_singles(AttentionArgs args, const Tensor& qkv, const Tensor& out, int64_t singles) {
+  args.qkv = qkv.rows(singles, args.tokens - singles).data;
+  args.out = out.rows(singles, args.tokens - singles).data;
+  args.positions += singles;
+  args.tokens -= singles;
+  args.pages = {};
+  return args;
 }
 
 }  // namespace
@@ -46,15 +61,9 @@ KeyPages key_pages(const Tensor& qkv, AttentionShape shape, const Batch& batch, 
 void CudaOps::append_keys_values(const Tensor& qkv, AttentionShape shape, const Batch& batch,
                                  const KeyValueCache& cache) {
   check_qkv(qkv, shape, batch);
-  launch_append_keys_values(stream_,
-                            {.qkv = qkv.data,
-                             .positions = batch.positions.as<const int32_t>(),
-                             .pages = key_pages(qkv, shape, batch, cache),
-                             .tokens = batch.tokens,
-                             .heads = static_cast<int>(shape.heads),
-                             .kv_heads = static_cast<int>(shape.kv_heads),
-                             .head_dim = static_cast<int>(shape.head_dim)},
-                            qkv.dtype);
+  const AppendKeysValuesArgs args = append_args(qkv, shape, batch, key_pages(qkv, shape, batch, cache));
+  if (shape.fp8_cache) return launch_round_keys_values(stream_, args, qkv.dtype);
+  launch_append_keys_values(stream_, args, qkv.dtype);
 }
 
 void CudaOps::qk_norm_rope_append(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
@@ -86,6 +95,7 @@ void CudaOps::cached_attention(const Tensor& qkv, AttentionShape shape, const Ba
     launch_cached_attention_decode_simt(stream_, singles);
   else
     launch_cached_attention_decode_mma(stream_, singles, qkv.dtype);
+  if (shape.fp8_cache && batch.all_begin) args = samples_after_singles(args, qkv, out, batch.singles);
   attend(args, qkv.dtype, batch.max_length);
 }
 

@@ -75,8 +75,9 @@ const RopeFrequencies& CudaOps::frequencies(float theta, int64_t head_dim) {
 
 void CudaOps::qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
                            float rope_theta, AttentionShape shape, const Batch& batch) {
-  launch_qk_norm_rope(stream_, qk_norm_rope_args(qkv, q_weight, k_weight, eps, shape, batch),
-                      frequencies(rope_theta, shape.head_dim), qkv.dtype);
+  const bool rounded = launch_qk_norm_rope(stream_, qk_norm_rope_args(qkv, q_weight, k_weight, eps, shape, batch),
+                                           frequencies(rope_theta, shape.head_dim), qkv.dtype, shape.fp8_cache);
+  if (shape.fp8_cache && !rounded) launch_round_keys_values(stream_, append_args(qkv, shape, batch, {}), qkv.dtype);
 }
 
 void CudaOps::attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) {

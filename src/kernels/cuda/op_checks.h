@@ -55,6 +55,17 @@ inline QkNormRopeArgs qk_norm_rope_args(const Tensor& qkv, const Tensor& q_weigh
           .head_dim = static_cast<int>(shape.head_dim)};
 }
 
+inline AppendKeysValuesArgs append_args(const Tensor& qkv, AttentionShape shape, const Batch& batch,
+                                        const KeyPages& pages) {
+  return {.qkv = qkv.data,
+          .positions = batch.positions.as<const int32_t>(),
+          .pages = pages,
+          .tokens = batch.tokens,
+          .heads = static_cast<int>(shape.heads),
+          .kv_heads = static_cast<int>(shape.kv_heads),
+          .head_dim = static_cast<int>(shape.head_dim)};
+}
+
 inline AttentionArgs attention_args(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) {
   return {.qkv = qkv.data,
           .positions = batch.positions.as<const int32_t>(),

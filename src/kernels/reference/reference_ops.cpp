@@ -123,28 +123,6 @@ Results rms_norm(const Tensor& x, const Tensor& weight, float eps) {
   return out;
 }
 
-// The multiple of the type's steps that is nearest to x, ties to even. Below 2^-6 all steps are 2^-9; the type ends at
-// 448.
-double nearest_f8(double x) {
-  if (x == 0 || std::isnan(x)) return x;
-  const double step = std::exp2(std::max(std::floor(std::log2(std::fabs(x))), -6.0) - 3);
-  return std::copysign(std::min(std::nearbyint(std::fabs(x) / step) * step, 448.0), x);
-}
-
-std::vector<double> quantized(const Tensor& x, int64_t group) {
-  std::vector<double> out = elements(x);
-  const auto k = at(x.dim(1)), length = group == 0 ? k : at(group);
-  for (size_t row = 0; row < out.size(); row += k)
-    for (size_t first = row; first < row + k; first += length) {
-      const size_t end = std::min(first + length, row + k);
-      double largest = 0;
-      for (size_t i = first; i < end; ++i) largest = std::fmax(largest, std::fabs(out[i]));
-      const double scale = largest == 0 ? 1 : largest / 448;
-      for (size_t i = first; i < end; ++i) out[i] = std::isinf(scale) ? NAN : scale * nearest_f8(out[i] / scale);
-    }
-  return out;
-}
-
 Results matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& old) {
   const int64_t n = w.dim(0);
   Results out = products(a, w, n, {a.dim(0)});

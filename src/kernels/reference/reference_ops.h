@@ -55,6 +55,10 @@ Results short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, 
 Results qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
                      AttentionShape shape, const Batch& batch);
 
+// The elements of qkv, its keys and values rounded to fp8: s E4M3(x / s), where s is the least power of two from 2^-15
+// to 2^7 (fp16) or 2^119 for which the head's max|x| / s rounds to at most 448.  kernels/fp8_cache.h
+std::vector<double> fp8_keys_values(const Tensor& qkv, AttentionShape shape);
+
 // One token's attention over the tokens first … token of qkv, whose elements() these are.  Lfm2Attention
 //   out[h] = Σ_s softmax_s(q[h] · k[s, g] / √d) v[s, g],  g = h / (heads / kv_heads)
 struct AttentionRow {

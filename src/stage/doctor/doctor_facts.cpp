@@ -107,6 +107,7 @@ void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world
   const SampleRange share = replica_samples(offsets, options.replicas, 0);
   const BatchPlan plan = MicroBatches(offsets, {}, share, {options.micro_batch, target}).plan();
   const DType compute = shards.choose_dtype(options.dtype);
+  shards.choose_cache_dtype(options.cache_dtype, compute);
   // Of the results' kinds doctor knows --score, where nearly every position is a row, and --hidden.
   const int64_t rows = options.results.score ? plan.max_tokens : plan.max_rows(options.results);
   const StageMemory cost = stage_memory(shards, pieces, compute, plan.max_tokens, rows);
@@ -115,6 +116,7 @@ void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world
   facts.tokens = plan.max_tokens;
   facts.row_bytes = config.hidden * static_cast<int64_t>(size_bytes(compute));
   facts.dtype = dtype_text(name(shards.products_in_fp8() ? DType::kF8 : compute), fp8_kind(shards));
+  if (config.fp8_cache) facts.dtype += ", keys and values in fp8";
   facts.weight_bytes = cost.weight_bytes;
   facts.activation_bytes = cost.total_bytes(buffers) - cost.weight_bytes;
 }

@@ -118,6 +118,7 @@ std::string write_report(const JobFrame& job, const PipelineShape& shape, const 
   report.model_type = job.config().type_name();
   report.dtype = job.dtype();
   report.fp8 = fp8_kind(*job.shards);
+  report.cache_dtype = job.cache_dtype();
   report.transport = job.pipeline.size() == 1 ? "no transport" : job.machine.transport_name();
   report.version = kVersionText;
   report.layers = job.config().layers;
@@ -188,6 +189,7 @@ ExitCode run_job(JobFrame& job, Workload& workload) {
   if (job.pipeline.size() > 1) job.say("hidden states go over " + job.machine.transport_name());
   if (job.machine.cuda) expect_gpu_computes(job.config(), job.options.weights.string());
   job.compute = job.shards->choose_dtype(job.options.dtype);
+  job.shards->choose_cache_dtype(job.options.cache_dtype, job.compute);
   leave_out_finished(job, workload);
   if (job.samples->left().samples == 0) return finish_without_run(job, workload);
   job.samples->share();

@@ -71,6 +71,7 @@ struct JobFrame {
   Machine machine;
   DType compute = DType::kF32;  // of activations
   std::string_view dtype() const { return name(shards->products_in_fp8() ? DType::kF8 : compute); }
+  std::string_view cache_dtype() const { return name(config().fp8_cache ? DType::kF8 : compute); }
   std::string identity;  // of the job with an --output: JSON
   Kept kept;
   std::optional<Session> session;

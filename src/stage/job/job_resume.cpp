@@ -116,6 +116,7 @@ std::string identity_of(const JobFrame& job, const Workload& workload, const std
                 {"--top-logprobs", job.options.results.top_k},
                 {"version", kVersionText},
                 {"bits", kBits}};
+  if (job.config().fp8_cache) identity["--cache-dtype"] = job.cache_dtype();
   if (job.machine.cuda) identity["--fp32"] = job.options.plain_fp32 ? "simt" : "auto";
   workload.add_to_identity(identity);
   return json_text(identity);

@@ -61,6 +61,16 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
   app.add_flag_callback(
          "--fp16", [&] { dtype = "fp16"; }, "Same as --dtype fp16")
       ->excludes("--dtype");
+  app.add_option_function<std::string>(
+         "--cache-dtype",
+         [&options](const std::string& text) {
+           options.cache_dtype = text == "fp8" ? std::optional(DType::kF8) : parse_dtype(text);
+         },
+         "Type of keys and values: auto (the compute type), bf16 where that is bf16, or fp8, which halves the KV cache "
+         "and rounds keys and values in every job")
+      ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
+      ->type_name("TYPE")
+      ->default_str("auto");
   app.add_option(spellings("--fp32-math"), options.plain_fp32,
                  "How a GPU computes fp32 products: auto (tensor cores, exact bf16 products) or simt (plain fp32)")
       ->transform(one_of<bool>({{"auto", false}, {"simt", true}}))

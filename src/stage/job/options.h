@@ -85,8 +85,9 @@ struct Options {
   ResultKind results;
   int64_t stride = 0;  // --score: tokens from one window of a text to the next; 0: no text is longer than the model
   GenerationOptions generation;
-  std::optional<DType> dtype;  // ShardSet::choose_dtype
-  bool plain_fp32 = false;     // --fp32-math simt
+  std::optional<DType> dtype;        // ShardSet::choose_dtype
+  std::optional<DType> cache_dtype;  // ShardSet::choose_cache_dtype
+  bool plain_fp32 = false;           // --fp32-math simt
   DeviceChoice device = DeviceChoice::kAuto;
   TransportChoice transport = TransportChoice::kAuto;
   int64_t micro_batch = 0;           // samples per micro-batch; 0: chosen

@@ -36,6 +36,8 @@ class Caches {
   uint64_t bytes() const { return memory_.bytes(); }
 
  private:
+  void allocate(KeyValueCache& cache, AttentionShape heads, DType compute, const CacheShape& shape);
+
   std::vector<LayerCache> layers_;  // in the order of the stage's layers
   TensorMemory memory_;
 };

@@ -39,12 +39,13 @@ struct ModelConfig {
   Quantization quantization;        // of weights that are fp8
   // Not of config.json: the names of the weights that are multiplied as fp8.
   std::set<std::string> fp8_weights;
+  bool fp8_cache = false;  // not of config.json: AttentionShape::fp8_cache
   // Not of config.json: how much of the model a job computes. It may also compute the first layers alone; `layers` and
   // `layer_types` are those, then.
   ModelEnd end = ModelEnd::kLmHead;
 
   bool is_dense(int64_t layer) const { return layer < dense_layers; }
-  AttentionShape attention() const { return {heads, kv_heads, head_dim}; }
+  AttentionShape attention() const { return {heads, kv_heads, head_dim, fp8_cache}; }
   RouterRule router() const { return {top_k, norm_topk_prob, routed_scaling_factor}; }
   std::string_view type_name() const { return moe ? "lfm2_moe" : "lfm2"; }
   bool operator==(const ModelConfig&) const = default;

@@ -53,6 +53,7 @@ size_t BatchSizes::bytes(int64_t ids) const {
 
 void BatchArrays::clear() {
   tokens = singles = max_length = table_width = 0;
+  all_begin = true;
   std::vector<int32_t> no_ids;
   BatchTensors none;
   for_each_array(*this, no_ids, none, [](const Tensor&, auto& values, int64_t) { values.clear(); });
@@ -67,7 +68,10 @@ void BatchArrays::add(int64_t past, int64_t count) {
 void BatchArrays::add_cached(int64_t past, int64_t count, std::span<const int32_t> pages, int32_t before,
                              int32_t after) {
   const int64_t index = sequences();
-  if (count == 1 && singles == index) ++singles;
+  if (count == 1 && singles == index)
+    ++singles;
+  else
+    all_begin = all_begin && past == 0;
   add(past, count);
   sequence_of.insert(sequence_of.end(), static_cast<size_t>(count), static_cast<int32_t>(index));
   page_table.insert(page_table.end(), pages.begin(), pages.end());
@@ -93,6 +97,7 @@ BatchTensors::BatchTensors(const BatchArrays& arrays, std::span<const int32_t> o
   batch.sequences = tail.batch.sequences = arrays.sequences();
   batch.singles = arrays.singles;
   batch.max_length = tail.batch.max_length = arrays.max_length;
+  batch.all_begin = arrays.all_begin;
   tail.batch.tokens = arrays.tail_tokens();
   if (!tail.batch.sequence_of) return;
   tail.batch.singles = batch.singles;

@@ -73,6 +73,7 @@ struct BatchSizes : BatchLists<int64_t, int64_t> {
 // On the host, as they are built.
 struct BatchArrays : BatchLists<std::vector<int32_t>, std::vector<SamplingRule>> {
   int64_t tokens = 0, singles = 0, max_length = 0;
+  bool all_begin = true;  // see Batch
 
   int64_t tail_tokens() const { return std::ssize(tails.rows); }
   int64_t sequences() const { return std::max<int64_t>(0, std::ssize(offsets) - 1); }

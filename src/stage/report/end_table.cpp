@@ -133,11 +133,11 @@ std::string found_text(const JobReport& report) {
 
 std::string end_table(const JobReport& report) {
   const auto stages = static_cast<int64_t>(report.stages.size()) / report.replicas;
-  std::string text = fmt::format("{:<10} {}, {} layers in {} stage{}{}{}, {} on {}, {}\n", "model", report.model_type,
-                                 report.layers, stages, plural(stages),
-                                 report.virtual_stages > 1 ? fmt::format(" of {} pieces", report.virtual_stages) : "",
-                                 report.replicas > 1 ? fmt::format(", {} times", report.replicas) : "",
-                                 dtype_text(report.dtype, report.fp8), report.stages.front().device, report.transport);
+  std::string text = fmt::format(
+      "{:<10} {}, {} layers in {} stage{}{}{}, {}{} on {}, {}\n", "model", report.model_type, report.layers, stages,
+      plural(stages), report.virtual_stages > 1 ? fmt::format(" of {} pieces", report.virtual_stages) : "",
+      report.replicas > 1 ? fmt::format(", {} times", report.replicas) : "", dtype_text(report.dtype, report.fp8),
+      report.cache_dtype == "fp8" ? ", keys and values in fp8," : "", report.stages.front().device, report.transport);
   text += report.generation ? generation_lines(report) : scoring_lines(report);
   text += score_lines(report);
   text += not_finite_line(report.not_finite);

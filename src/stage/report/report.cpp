@@ -235,6 +235,7 @@ std::string to_json(const JobReport& report) {
                       {"layers", report.layers},
                       {"virtual_stages", report.virtual_stages},
                       {"dtype", report.dtype},
+                      {"cache_dtype", report.cache_dtype},
                       {"transport", report.transport},
                       {"samples", report.samples},
                       {"tokens", report.tokens},

@@ -53,7 +53,7 @@ void for_each_field(MaybeConst<StageReport> auto& report, const auto& each) {  /
 }
 
 struct JobReport {
-  std::string model_type, dtype, transport, version;
+  std::string model_type, dtype, cache_dtype, transport, version;
   Fp8Kind fp8 = {};                        // of the shards, whatever `dtype` is
   int64_t layers = 0, virtual_stages = 1;  // pieces of layers of each rank
   int64_t samples = 0, tokens = 0, replicas = 1;

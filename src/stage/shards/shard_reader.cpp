@@ -325,6 +325,14 @@ DType ShardSet::choose_dtype(std::optional<DType> wanted) {
   return in_fp8 ? dtype_of_most_bytes(tensors_) : *wanted;
 }
 
+void ShardSet::choose_cache_dtype(std::optional<DType> wanted, DType compute) {
+  config_.fp8_cache = wanted == DType::kF8;
+  if (wanted && !config_.fp8_cache && *wanted != compute)
+    throw Error(ExitCode::kUsage,
+                fmt::format("--cache-dtype {}: activations are {}, expected auto or fp8, or --dtype {}", name(*wanted),
+                            name(compute), name(*wanted)));
+}
+
 uint64_t ShardSet::total_bytes() const {
   uint64_t total = 0;
   for (const ShardTensor& tensor : tensors_) total += tensor.bytes;

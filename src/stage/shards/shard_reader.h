@@ -71,6 +71,9 @@ class ShardSet {
   // fp8. From here on products are in fp8 where shards hold it, unless another type is wanted. Error(kUsage) where fp8
   // is wanted of shards that hold none.
   DType choose_dtype(std::optional<DType> wanted);
+  // The type that keys and values get by --cache-dtype: nothing is `compute`, that of activations. From here on
+  // config() has it. Error(kUsage) for any other type than that and fp8.
+  void choose_cache_dtype(std::optional<DType> wanted, DType compute);
   bool products_in_fp8() const { return !config_.fp8_weights.empty(); }
   uint64_t total_bytes() const;
 

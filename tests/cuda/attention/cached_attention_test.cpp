@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention/launch.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/op_checks.h"
+#include "support/cache_tensors.h"
 
 namespace lfm2 {
 namespace {
@@ -22,12 +23,33 @@ struct Limits {
   std::optional<int> partial_floats = {};
 };
 
+std::string text(DType act, AttentionShape shape) {
+  return fmt::format("{} heads {} {} {}{}", name(act), shape.heads, shape.kv_heads, shape.head_dim,
+                     shape.fp8_cache ? ", cache in fp8" : "");
+}
+
+// Each shape, with a cache of the compute type and with one in fp8.
+std::vector<AttentionShape> with_both_caches(const std::vector<AttentionShape>& shapes) {
+  std::vector<AttentionShape> both = shapes;
+  for (AttentionShape shape : shapes) {
+    shape.fp8_cache = true;
+    both.push_back(shape);
+  }
+  return both;
+}
+
 class CudaCachedAttentionTest : public ::testing::Test {
  protected:
+  // As qk_norm_rope leaves it: keys and values are rounded for a cache in fp8.
+  static HostTensor random_qkv(DType act, int64_t tokens, AttentionShape shape, uint32_t seed) {
+    HostTensor qkv(act, {tokens, shape.qkv_columns()});
+    qkv.fill_random(seed, 1.5f);
+    if (shape.fp8_cache) qkv.fill(reference::fp8_keys_values(qkv, shape));
+    return qkv;
+  }
   void start(Sequences& sequences, int64_t page, AttentionShape shape, DType act, const HostTensor& qkv) {
     shape_ = shape;
-    keys_ = std::make_unique<DeviceTensor>(nans(act, {sequences.pages(), page, shape.kv_heads, shape.head_dim}));
-    values_ = std::make_unique<DeviceTensor>(nans(act, {sequences.pages(), page, shape.kv_heads, shape.head_dim}));
+    cache_ = std::make_unique<CacheTensors<DeviceTensor>>(shape, act, sequences.pages(), page);
     expected_ =
         std::make_unique<HostTensor>(act, std::initializer_list<int64_t>{qkv->dim(0), shape.heads * shape.head_dim});
     const DeviceTensor device(qkv), out(*expected_);
@@ -39,7 +61,7 @@ class CudaCachedAttentionTest : public ::testing::Test {
     const HostTensor rows = sequences.take(qkv), expected = sequences.take(*expected_);
     HostTensor out = nans(qkv->dtype, {expected->dim(0), expected->dim(1)});
     const DeviceTensor device(rows), device_out(out);
-    const KeyValueCache cache{*keys_, *values_};
+    const KeyValueCache cache = cache_->cache();
     Batch batch = sequences.batch;
     batch.max_length = std::max(batch.max_length, limits.length);
     on_gpu([&](Ops& ops) {
@@ -67,7 +89,7 @@ class CudaCachedAttentionTest : public ::testing::Test {
     const DeviceTensor device(rows), device_out(out);
     Batch batch = sequences.batch;
     batch.output_tokens = wanted;
-    on_gpu([&](Ops& ops) { ops.cached_attention(device, shape_, batch, {*keys_, *values_}, device_out); });
+    on_gpu([&](Ops& ops) { ops.cached_attention(device, shape_, batch, cache_->cache(), device_out); });
     device_out.fetch(out);
     bool same = true;
     for (const auto& [first, end] : sequences.rows_of) {
@@ -92,15 +114,18 @@ class CudaCachedAttentionTest : public ::testing::Test {
                                    .partial_floats = floats,
                                    .counters = device_counters->as<int32_t>(),
                                    .multiprocessors = 132};
-    args.attention.pages = {.keys = (*keys_)->data,
-                            .values = (*values_)->data,
+    const KeyValueCache cache = cache_->cache();
+    args.attention.pages = {.keys = cache.keys.data,
+                            .values = cache.values.data,
                             .page_table = batch.page_table.as<const int32_t>(),
                             .sequence_of = batch.sequence_of.as<const int32_t>(),
                             .offsets = batch.offsets.as<const int32_t>(),
                             .max_pages = static_cast<int>(batch.page_table.dim(1)),
-                            .page_size = static_cast<int>((*keys_)->dim(1)),
-                            .pages = (*keys_)->dim(0),
-                            .singles = batch.singles};
+                            .page_size = static_cast<int>(cache.keys.dim(1)),
+                            .pages = cache.keys.dim(0),
+                            .singles = batch.singles,
+                            .key_scales = cache.key_scales,
+                            .value_scales = cache.value_scales};
     on_gpu([&](Ops&) {
       cudaStream_t stream = dynamic_cast<CudaStream&>(gpu().compute()).native();
       if (qkv->dtype == DType::kF32)
@@ -129,11 +154,9 @@ class CudaCachedAttentionTest : public ::testing::Test {
   // Runs samples whose last tokens come one by one, as many as there are limits.
   void singles(const std::vector<int64_t>& lengths, AttentionShape shape, DType act,
                const std::vector<Limits>& all_limits) {
-    SCOPED_TRACE(fmt::format("{} heads {} {} {}, {} sequences", name(act), shape.heads, shape.kv_heads, shape.head_dim,
-                             lengths.size()));
+    SCOPED_TRACE(fmt::format("{}, {} sequences", text(act, shape), lengths.size()));
     Sequences sequences(lengths, 16, 7);
-    HostTensor qkv(act, {sequences.packed.tokens(), shape.qkv_columns()});
-    qkv.fill_random(3, 1.5f);
+    const HostTensor qkv = random_qkv(act, sequences.packed.tokens(), shape, 3);
     start(sequences, 16, shape, act, qkv);
     const auto steps = static_cast<int64_t>(all_limits.size());
     std::vector<Sequences::Part> most, last;
@@ -154,11 +177,9 @@ class CudaCachedAttentionTest : public ::testing::Test {
   void in_portions(const std::vector<int64_t>& lengths, int64_t page, AttentionShape shape, DType act, uint32_t seed,
                    int64_t most, const std::vector<int64_t>& bounds, size_t plain = 0,
                    const std::vector<int64_t>& portions = {}) {
-    SCOPED_TRACE(
-        fmt::format("{} heads {} {} {}, pages of {}", name(act), shape.heads, shape.kv_heads, shape.head_dim, page));
+    SCOPED_TRACE(fmt::format("{}, pages of {}", text(act, shape), page));
     Sequences sequences(lengths, page, seed);
-    HostTensor qkv(act, {sequences.packed.tokens(), shape.qkv_columns()});
-    qkv.fill_random(seed, 1.5f);
+    const HostTensor qkv = random_qkv(act, sequences.packed.tokens(), shape, seed);
     start(sequences, page, shape, act, qkv);
     for (size_t turn = 0; !sequences.finished();) {
       const auto parts =
@@ -173,7 +194,7 @@ class CudaCachedAttentionTest : public ::testing::Test {
   }
 
   AttentionShape shape_;
-  std::unique_ptr<DeviceTensor> keys_, values_;
+  std::unique_ptr<CacheTensors<DeviceTensor>> cache_;
   std::unique_ptr<HostTensor> expected_;
 };
 
@@ -181,16 +202,16 @@ TEST_F(CudaCachedAttentionTest, EveryTypeShapeAndPageInRandomPortions) {
   const std::vector<int64_t> lengths = {1, 200, 2, 63, 64, 65, 130, 33, 1, 90};
   uint32_t seed = 0;
   for (const DType act : kFloatTypes)
-    for (const AttentionShape shape : {AttentionShape{4, 2, 8},
-                                       {32, 8, 64},
-                                       {4, 4, 16},
-                                       {6, 1, 24},
-                                       {3, 3, 82},
-                                       {8, 1, 128},
-                                       {2, 1, 256},
-                                       {40, 1, 128},
-                                       {12, 1, 64},
-                                       {5, 1, 2}})
+    for (const AttentionShape shape : with_both_caches({{4, 2, 8},
+                                                        {32, 8, 64},
+                                                        {4, 4, 16},
+                                                        {6, 1, 24},
+                                                        {3, 3, 82},
+                                                        {8, 1, 128},
+                                                        {2, 1, 256},
+                                                        {40, 1, 128},
+                                                        {12, 1, 64},
+                                                        {5, 1, 2}}))
       for (const int64_t page : {1, 16, 256, 50}) {
         ++seed;
         in_portions(lengths, page, shape, act, seed, 100, {0}, seed % 3);
@@ -199,12 +220,11 @@ TEST_F(CudaCachedAttentionTest, EveryTypeShapeAndPageInRandomPortions) {
 
 TEST_F(CudaCachedAttentionTest, WantedTokensHaveTheirBits) {
   for (const DType act : kFloatTypes)
-    for (const AttentionShape shape : {AttentionShape{4, 2, 8}, {32, 8, 64}, {8, 1, 128}}) {
-      SCOPED_TRACE(fmt::format("{} heads {} {} {}", name(act), shape.heads, shape.kv_heads, shape.head_dim));
+    for (const AttentionShape shape : with_both_caches({{4, 2, 8}, {32, 8, 64}, {8, 1, 128}})) {
+      SCOPED_TRACE(text(act, shape));
       const std::vector<int64_t> lengths = {1, 200, 2, 63, 600, 65, 130, 33, 1, 90};
       Sequences sequences(lengths, 16, 5);
-      HostTensor qkv(act, {sequences.packed.tokens(), shape.qkv_columns()});
-      qkv.fill_random(5, 1.5f);
+      const HostTensor qkv = random_qkv(act, sequences.packed.tokens(), shape, 5);
       start(sequences, 16, shape, act, qkv);
       while (!sequences.finished()) {
         const auto parts = sequences.random_parts(300);
@@ -221,7 +241,9 @@ TEST_F(CudaCachedAttentionTest, WantedTokensHaveTheirBits) {
 TEST_F(CudaCachedAttentionTest, AFewTokens) {
   for (const DType act : {DType::kF32, DType::kBf16}) {
     in_portions({1, 70, 33}, 16, {8, 2, 64}, act, 1, 60, {0});
+    in_portions({1, 70, 33}, 16, {8, 2, 64, true}, act, 1, 60, {0});
     in_portions({40, 3}, 16, {3, 3, 82}, act, 2, 60, {0});
+    in_portions({40, 3}, 16, {3, 3, 82, true}, act, 2, 60, {0});
     in_portions({2060}, 256, {4, 1, 64}, act, 3, 2048, {4096}, 0, {2056, 1, 1, 1, 1});
   }
 }
@@ -230,7 +252,7 @@ TEST_F(CudaCachedAttentionTest, LongSamplesInRandomPortions) {
   const std::vector<int64_t> lengths = {5000, 1023, 1024, 1025, 2049, 2100, 70};
   uint32_t seed = 100;
   for (const DType act : kFloatTypes)
-    for (const AttentionShape shape : {AttentionShape{4, 1, 64}, {3, 1, 128}, {2, 1, 256}, {6, 2, 16}})
+    for (const AttentionShape shape : with_both_caches({{4, 1, 64}, {3, 1, 128}, {2, 1, 256}, {6, 2, 16}}))
       for (const int64_t page : {1, 16, 256}) {
         if (page == 1 && shape.head_dim != 64) continue;
         // The bound decides which blocks compute what. It is exact, rounded up, or so long that most blocks are idle.
@@ -243,7 +265,8 @@ TEST_F(CudaCachedAttentionTest, ManySequencesOfOneToken) {
   for (int64_t i = 0; i < 300; ++i) lengths.push_back(i % 50 == 0 ? 1100 + i : 1 + i * 37 % 180);
   for (const DType act : kFloatTypes)
     for (const int64_t count : {3, 30, 90, 300})
-      singles({lengths.begin(), lengths.begin() + count}, {32, 8, 64}, act, {{0}, {2048}, {int64_t{1} << 26}});
+      for (const AttentionShape shape : with_both_caches({{32, 8, 64}}))
+        singles({lengths.begin(), lengths.begin() + count}, shape, act, {{0}, {2048}, {int64_t{1} << 26}});
 }
 
 // Few long sequences, of different numbers of splits, among many short ones: the results of each have a place of their
@@ -258,7 +281,7 @@ TEST_F(CudaCachedAttentionTest, FewLongSequencesAmongManyShort) {
   lengths[100] = 1100;
   lengths[199] = 3000;
   for (const DType act : {DType::kF32, DType::kBf16})
-    for (const AttentionShape shape : {AttentionShape{8, 2, 64}, {32, 32, 8}, {128, 128, 2}})
+    for (const AttentionShape shape : with_both_caches({{8, 2, 64}, {32, 32, 8}, {128, 128, 2}}))
       singles(lengths, shape, act, {{0}, {16384}, {int64_t{1} << 26}});
 }
 
@@ -266,8 +289,9 @@ TEST_F(CudaCachedAttentionTest, FewLongSequencesAmongManyShort) {
 // the workspace is empty, holds one sequence of the three (1 float is missing for the next), two of them, or all.
 TEST_F(CudaCachedAttentionTest, WorkspaceForSomeSequences) {
   for (const DType act : {DType::kF32, DType::kBf16})
-    singles({40, 2100, 70, 1500, 3, 1100}, {4, 2, 64}, act,
-            {{0, 0}, {0, 3 * 272}, {4096, 5 * 272 - 1}, {0, 5 * 272}, {0, 7 * 272}, {4096, 8 * 272}});
+    for (const AttentionShape shape : with_both_caches({{4, 2, 64}}))
+      singles({40, 2100, 70, 1500, 3, 1100}, shape, act,
+              {{0, 0}, {0, 3 * 272}, {4096, 5 * 272 - 1}, {0, 5 * 272}, {0, 7 * 272}, {4096, 8 * 272}});
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "cuda/experts/device_routing.h"
 #include "cuda/sequences.h"
+#include "support/cache_tensors.h"
 
 namespace lfm2 {
 namespace {
@@ -209,11 +210,12 @@ TEST(CudaDependentLaunchTest, EveryStepGoesOnFromTheStatesOfTheOneBefore) {
 
 // Layers of attention, which share one cache: each layer's attention reads the keys that the kernel before it has
 // written, and the next layer writes them anew.
-TEST(CudaDependentLaunchTest, EveryAttentionReadsTheKeysOfItsOwnLayer) {
-  const AttentionShape shape{8, 2, 64};
-  const int64_t hidden = 512, layers = 4, page = 16;
-  HostTensor to_qkv(DType::kBf16, {layers, shape.qkv_columns(), hidden}), back_to(DType::kBf16, {layers, hidden, 512});
-  HostTensor scale(DType::kBf16, {hidden}), head(DType::kBf16, {64});
+void expect_keys_of_own_layer(AttentionShape shape) {
+  SCOPED_TRACE(fmt::format("heads of {}{}", shape.head_dim, shape.fp8_cache ? ", cache in fp8" : ""));
+  const int64_t hidden = 512, layers = 4, page = 16, mixed_columns = shape.heads * shape.head_dim;
+  HostTensor to_qkv(DType::kBf16, {layers, shape.qkv_columns(), hidden}),
+      back_to(DType::kBf16, {layers, hidden, mixed_columns});
+  HostTensor scale(DType::kBf16, {hidden}), head(DType::kBf16, {shape.head_dim});
   to_qkv.fill_random(1, 0.1f);
   back_to.fill_random(2, 0.1f);
   scale.fill_random(3);
@@ -227,12 +229,13 @@ TEST(CudaDependentLaunchTest, EveryAttentionReadsTheKeysOfItsOwnLayer) {
     for (int64_t s = 0; s < sequences.slots(); ++s) parts.push_back({s, lengths[at(s)]});
     sequences.next(parts);
     const int64_t tokens = sequences.batch.tokens;
-    HostTensor x(DType::kBf16, {tokens, hidden}), cached(DType::kBf16, {sequences.pages(), page, 2, 64});
+    HostTensor x(DType::kBf16, {tokens, hidden});
     x.fill_random(5);
-    cached.fill_random(6);
-    const DeviceTensor residual(x), normed(x), qkv(HostTensor(DType::kBf16, {tokens, shape.qkv_columns()})), mixed(x),
-        keys(cached), values(cached);
-    const KeyValueCache cache{keys, values};
+    const CacheTensors<HostTensor> none(shape, DType::kBf16, sequences.pages(), page);
+    const CacheTensors<DeviceTensor> tensors(shape, DType::kBf16, sequences.pages(), page);
+    const DeviceTensor residual(x), normed(x), qkv(HostTensor(DType::kBf16, {tokens, shape.qkv_columns()})),
+        mixed(HostTensor(DType::kBf16, {tokens, mixed_columns}));
+    const KeyValueCache cache = tensors.cache();
     Steps steps;
     for (int64_t layer = 0; layer < layers; ++layer) {
       steps.push_back([&, layer](Ops& ops) { ops.norm_matmul(residual, norm, 1e-5f, in->at(layer), {}, normed, qkv); });
@@ -244,14 +247,25 @@ TEST(CudaDependentLaunchTest, EveryAttentionReadsTheKeysOfItsOwnLayer) {
     }
     expect_one_by_one(steps, [&](const std::function<void()>& work) {
       gpu().upload(residual, 0, DType::kBf16, x->data, x->numel());
-      gpu().upload(keys, 0, DType::kBf16, cached->data, cached->numel());
-      gpu().upload(values, 0, DType::kBf16, cached->data, cached->numel());
+      for (const auto member : {&KeyValueCache::keys, &KeyValueCache::values}) {
+        const Tensor blank = none.cache().*member;
+        gpu().upload(cache.*member, 0, blank.dtype, blank.data, blank.numel());
+      }
       work();
       HostTensor left(DType::kBf16, {tokens, hidden});
       residual.fetch(left);
       return left;
     });
   }
+}
+
+TEST(CudaDependentLaunchTest, EveryAttentionReadsTheKeysOfItsOwnLayer) {
+  for (const bool fp8 : {false, true}) expect_keys_of_own_layer({8, 2, 64, fp8});
+}
+
+// The kernels for heads of any size, one of which rounds keys and values to fp8.
+TEST(CudaDependentLaunchTest, EveryAttentionReadsTheKeysOfItsOwnLayerWithOddHeads) {
+  for (const bool fp8 : {false, true}) expect_keys_of_own_layer({8, 2, 62, fp8});
 }
 
 // The positions of every step are copied by a kernel to where those of the step before were, and read before the wait

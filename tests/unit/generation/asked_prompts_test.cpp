@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 #include <map>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -51,6 +52,7 @@ std::vector<Request> requests() {
 struct AskedSettings {
   int64_t stages = 1, slots = 1, chunk = 64, pages = 64;
   DType compute = DType::kF32;
+  std::optional<DType> cache{};
 };
 
 Told told_by(const std::vector<Request>& all, const AskedSettings& settings, int64_t* preemptions = nullptr) {
@@ -75,7 +77,7 @@ Told told_by(const std::vector<Request>& all, const AskedSettings& settings, int
   for (size_t stage = 0; stage < stages; ++stage)
     threads.emplace_back([&, stage] {
       try {
-        LoadedStage loaded(kAskedCase, ranges[stage], settings.compute);
+        LoadedStage loaded(kAskedCase, ranges[stage], settings.compute, 1, settings.cache);
         LocalChannel channel(stage == 0 ? nullptr : &links[stage - 1], stage + 1 == stages ? nullptr : &links[stage]);
         LocalControlLink control(hub, stage);
         Watchdog watchdog = board.watchdog(stage);
@@ -107,14 +109,14 @@ class Rows : public ResultConsumer {
 };
 
 // What a scoring job gives for the prompt alone.
-Rows scored(const Request& request, const ResultKind& kind, DType compute) {
+Rows scored(const Request& request, const ResultKind& kind, DType compute, std::optional<DType> cache) {
   Samples samples{.ids = {}, .offsets = {0}};
   for (const int32_t id : request.prompt) samples.ids.push_back(id);
   samples.offsets.push_back(std::ssize(request.prompt));
   if (kind.score) find_scored(samples, nullptr, "prompt", [] {});
   const MicroBatches micro_batches(samples.offsets, samples.ids, {0, 1}, {1, 0},
                                    kind.score ? &samples.scored : nullptr);
-  LoadedStage loaded(kAskedCase, {0, config().layers}, compute);
+  LoadedStage loaded(kAskedCase, {0, config().layers}, compute, 1, cache);
   LocalControlHub hub(1);
   LocalControlLink control(hub, 0);
   LocalBoard board(1);
@@ -126,17 +128,17 @@ Rows scored(const Request& request, const ResultKind& kind, DType compute) {
   return rows;
 }
 
-TEST(AskedPromptsTest, TheBitsOfAScoringJob) {
+void expect_bits_of_scoring(std::optional<DType> cache) {
   for (const DType compute : {DType::kF32, DType::kBf16}) {
     const std::vector<Request> all = requests();
-    const Told told = told_by(all, {.stages = 3, .slots = 9, .chunk = 5, .compute = compute});
+    const Told told = told_by(all, {.stages = 3, .slots = 9, .chunk = 5, .compute = compute, .cache = cache});
     for (const Request& request : all) {
       SCOPED_TRACE(request.sample);
       const std::vector<DrawnToken>& tokens = told.at(request.sample);
       EXPECT_EQ(std::ssize(tokens), request.max_new);
       const TokenLogProbs& prompt = tokens.front().prompt;
       if (request.prompt_log_probs && request.prompt.size() > 1) {
-        const Rows rows = scored(request, {.positions = Positions::kAll, .score = true}, compute);
+        const Rows rows = scored(request, {.positions = Positions::kAll, .score = true}, compute, cache);
         EXPECT_EQ(prompt.log_probs, rows.log_probs);
         for (size_t token = 0; request.num_top_logprobs > 0 && token < rows.is_greedy.size(); ++token) {
           EXPECT_EQ(prompt.top_ids[token * kTop] == request.prompt[token + 1], rows.is_greedy[token] == 1);
@@ -146,11 +148,20 @@ TEST(AskedPromptsTest, TheBitsOfAScoringJob) {
         EXPECT_TRUE(prompt.log_probs.empty());
       }
       if (request.hidden != Hidden::kNone)
-        EXPECT_EQ(tokens.front().hidden, scored(request, {.hidden = request.hidden}, compute).states);
+        EXPECT_EQ(tokens.front().hidden, scored(request, {.hidden = request.hidden}, compute, cache).states);
       else
         EXPECT_TRUE(tokens.front().hidden.empty());
     }
   }
+}
+
+TEST(AskedPromptsTest, TheBitsOfAScoringJob) { expect_bits_of_scoring({}); }
+
+TEST(AskedPromptsTest, TheBitsOfAScoringJobWithACacheInFp8) {
+  expect_bits_of_scoring(DType::kF8);
+  const Request request = requests().at(3);
+  const ResultKind all{.positions = Positions::kAll, .score = true};
+  EXPECT_NE(scored(request, all, DType::kF32, DType::kF8).log_probs, scored(request, all, DType::kF32, {}).log_probs);
 }
 
 TEST(AskedPromptsTest, InAnyCompany) {

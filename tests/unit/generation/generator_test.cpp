@@ -84,11 +84,11 @@ TEST_P(GeneratorTest, GreedyWithRepetitionPenaltyIsThatOfTransformers) {
 }
 
 // The log-probability of every token is the one that scoring the whole text gives: the same bits.
-TEST_P(GeneratorTest, CachedStepsHaveTheBitsOfTheFullForward) {
-  const Samples prompts = golden_prompts(GetParam());
+void expect_bits_of_full_forward(const std::string& golden_case, std::optional<DType> cache) {
+  const Samples prompts = golden_prompts(golden_case);
   const GenerationSettings settings{
-      .stages = 2, .slots = 3, .page_size = 4, .prompt_tokens = 7, .max_new = 9, .top_k = 3};
-  const auto found = generate(GetParam(), prompts, settings);
+      .stages = 2, .slots = 3, .page_size = 4, .prompt_tokens = 7, .max_new = 9, .top_k = 3, .cache = cache};
+  const auto found = generate(golden_case, prompts, settings);
   for (int64_t sample = 0; sample < std::min<int64_t>(3, prompts.count()); ++sample) {
     Samples text{.ids = {}, .offsets = {0}};
     const auto at = static_cast<size_t>(sample);
@@ -97,7 +97,8 @@ TEST_P(GeneratorTest, CachedStepsHaveTheBitsOfTheFullForward) {
     for (size_t token = 0; token < completion.token_ids.size(); ++token) {
       // The full forward over all that is known so far, as one prompt.
       text.offsets = {0, static_cast<int64_t>(text.ids.size())};
-      const auto whole = generate(GetParam(), text, {.slots = 1, .prompt_tokens = 4096, .max_new = 1, .top_k = 3});
+      const auto whole =
+          generate(golden_case, text, {.slots = 1, .prompt_tokens = 4096, .max_new = 1, .top_k = 3, .cache = cache});
       EXPECT_EQ(whole.at(0).token_ids[0], completion.token_ids[token]);
       EXPECT_EQ(whole.at(0).log_probs[0], completion.log_probs[token]) << "sample " << sample << ", token " << token;
       EXPECT_TRUE(std::equal(whole.at(0).top_log_probs.begin(), whole.at(0).top_log_probs.end(),
@@ -105,6 +106,12 @@ TEST_P(GeneratorTest, CachedStepsHaveTheBitsOfTheFullForward) {
       text.ids.push_back(completion.token_ids[token]);
     }
   }
+}
+
+TEST_P(GeneratorTest, CachedStepsHaveTheBitsOfTheFullForward) { expect_bits_of_full_forward(GetParam(), {}); }
+
+TEST_P(GeneratorTest, CachedStepsInFp8HaveTheBitsOfTheFullForward) {
+  expect_bits_of_full_forward(GetParam(), DType::kF8);
 }
 
 // After the last attention layer only the tails of prompts continue, on whichever stage that is. With the prefix cache,

@@ -26,6 +26,10 @@ TEST_F(QkNormRopeTest, RotatesAsTransformers) { test::check_rope_of_transformers
 
 TEST_F(QkNormRopeTest, EveryTypeAtFarPositions) { test::check_qk_norm_rope(*cpus.all.front(), 30001); }
 
+TEST_F(QkNormRopeTest, RoundsKeysAndValuesToFp8) {
+  for (test::OpsUnderTest* cpu : cpus.all) test::check_fp8_keys_values(*cpu);
+}
+
 TEST_F(QkNormRopeTest, AnglesAreRoundedWhereTransformersRoundsThem) {
   RopeTable table;
   table.extend(1e6f, 64, 10);

@@ -9,162 +9,71 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_ops.h"
-#include "support/host_tensor.h"
-#include "support/index_cast.h"
-#include "support/packed_batch.h"
+#include "kernels/reference/reference_ops.h"
+#include "support/cached_steps.h"
 
 namespace lfm2 {
 namespace {
 
-using test::at;
-using test::HostTensor;
-using test::PackedBatch;
+using namespace test;
 
 struct CacheFixture : ::testing::Test {
   ThreadPool pool{3};
   CpuOps ops{pool, *available_simd().front()};
 };
 using AppendKeysValuesTest = CacheFixture;
-using CachedAttentionTest = CacheFixture;
 using CachedShortConvTest = CacheFixture;
 using ProjectShortConvTest = CacheFixture;
 
-// A view of these numbers as one row, or as several rows of the same length.
-Tensor ints(std::vector<int32_t>& values) {
-  return Tensor(values.data(), DType::kI32, {static_cast<int64_t>(values.size())});
-}
-Tensor ints(std::vector<int32_t>& values, int64_t rows) {
-  return ints(values).reshape({rows, rows == 0 ? 0 : static_cast<int64_t>(values.size()) / rows});
-}
-
-// The next `counts[s]` tokens of sample s, of which `done[s]` are cached. A count of zero leaves the sample out;
-// samples with one token come first.
-struct Step {
-  Step(const PackedBatch& samples, const std::vector<int32_t>& done, const std::vector<int32_t>& counts,
-       const std::vector<std::vector<int32_t>>& pages, int64_t page, const std::vector<int32_t>& state_rows) {
-    size_t width = 1;  // one more than any sample needs
-    for (const auto& list : pages) width = std::max(width, list.size() + 1);
-    for (const bool single : {true, false})
-      for (size_t s = 0; s < counts.size(); ++s) {
-        if (counts[s] == 0 || (counts[s] == 1) != single) continue;
-        for (int32_t i = 0; i < counts[s]; ++i) {
-          positions.push_back(done[s] + i);
-          tokens.push_back(samples.offset(s) + done[s] + i);
-          sequence_of.push_back(static_cast<int32_t>(batch.sequences));
+struct CachedAttentionTest : CacheFixture {
+  // Expects attention over a cache that is filled step by step to have the bits of attention over whole samples, whose
+  // keys and values are rounded as the cache's are.
+  void check(DType act, AttentionShape shape, const Simd& simd) {
+    const PackedBatch samples({1, 300, 17, 2, 33, 64});
+    ThreadPool one(1);
+    HostTensor qkv(act, {samples.tokens(), shape.qkv_columns()}), rounded(act, {samples.tokens(), qkv->dim(1)});
+    HostTensor expected(act, {samples.tokens(), shape.heads * shape.head_dim});
+    qkv.fill_random(1, 1.5f);
+    rounded.fill(shape.fp8_cache ? reference::fp8_keys_values(qkv, shape) : qkv.values());
+    CpuOps(pool, simd).attention(rounded, shape, samples.batch, expected);
+    for (const StepCut& cut : kStepCuts) {
+      ThreadPool& threads = cut.seed % 2 == 0 ? one : pool;
+      CpuOps some(threads, simd);
+      HostTensor out(act, {samples.tokens(), shape.heads * shape.head_dim});
+      const CacheTensors<HostTensor> tensors(shape, act, pages_of(samples, cut.page_size), cut.page_size);
+      for_each_step(samples, cut, [&](const CacheStep& step) {
+        const HostTensor some_qkv = step.take(qkv);
+        HostTensor some_out(act, {step.batch.tokens, out->dim(1)});
+        some.append_keys_values(some_qkv, shape, step.batch, tensors.cache());
+        some.cached_attention(some_qkv, shape, step.batch, tensors.cache(), some_out);
+        step.give(some_out, out);
+        Batch last_two = step.batch;
+        last_two.output_tokens = 2;
+        HostTensor last(act, {step.batch.tokens, out->dim(1)});
+        some.cached_attention(some_qkv, shape, last_two, tensors.cache(), last);
+        for (size_t i = 1; i < step.offsets.size(); ++i) {
+          const int32_t count = std::min(2, step.offsets[i] - step.offsets[i - 1]);
+          EXPECT_TRUE(
+              same_bits(last->rows(step.offsets[i] - count, count), some_out->rows(step.offsets[i] - count, count)));
         }
-        offsets.push_back(static_cast<int32_t>(tokens.size()));
-        const auto used = static_cast<size_t>((done[s] + counts[s] + page - 1) / page);
-        // Entries behind the used ones are not read.
-        for (size_t i = 0; i < width; ++i) page_table.push_back(i < used ? pages[s][i] : -1);
-        states.insert(states.end(), {state_rows[2 * s], state_rows[2 * s + 1]});
-        batch.max_length = std::max<int64_t>(batch.max_length, done[s] + counts[s]);
-        batch.singles += single ? 1 : 0;
-        ++batch.sequences;
-      }
-    batch.tokens = static_cast<int64_t>(tokens.size());
-    batch.positions = ints(positions), batch.offsets = ints(offsets), batch.sequence_of = ints(sequence_of);
-    batch.page_table = ints(page_table, batch.sequences), batch.states = ints(states, batch.sequences);
-  }
-  Step(const Step&) = delete;  // the batch refers to the members
-  // take() copies the rows of these tokens out of the rows of all samples; give() copies them back.
-  HostTensor take(const HostTensor& all) const {
-    HostTensor some(all->dtype, {batch.tokens, all->dim(1)});
-    copy(all, some, false);
-    return some;
-  }
-  void give(const HostTensor& some, HostTensor& all) const { copy(all, some, true); }
-  void copy(const Tensor& all, const Tensor& some, bool back) const {
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      const Tensor whole = all.rows(tokens[i], 1), part = some.rows(static_cast<int64_t>(i), 1);
-      std::memcpy(back ? whole.data : part.data, back ? part.data : whole.data, part.bytes());
+      });
+      EXPECT_TRUE(same_bits(out, expected))
+          << name(act) << ", heads of " << shape.head_dim << ", pages of " << cut.page_size << ", chunks up to "
+          << cut.max_chunk << ", " << threads.threads() << " threads, " << simd.name;
     }
   }
-  std::vector<int64_t> tokens;  // for each token, its row among those of all samples
-  std::vector<int32_t> positions, offsets{0}, sequence_of, page_table, states;
-  Batch batch;
 };
-
-// How for_each_step cuts samples into steps, at random.
-struct Cut {
-  int64_t page_size = 16;
-  int max_chunk = 8;
-  uint32_t seed = 1;
-};
-int64_t pages_of(const PackedBatch& samples, int64_t page) {
-  int64_t count = 1;  // one page that no sample gets
-  for (const int32_t length : samples.lengths) count += (length + page - 1) / page;
-  return count;
-}
-void for_each_step(const PackedBatch& samples, const Cut& cut, const std::function<void(const Step&)>& f) {
-  std::mt19937 generator(cut.seed);
-  const auto random = [&](int below) { return std::uniform_int_distribution<int32_t>(0, below - 1)(generator); };
-  std::vector<int32_t> free_pages(at(pages_of(samples, cut.page_size))), rows(2 * samples.lengths.size());
-  std::iota(free_pages.begin(), free_pages.end(), 0);
-  std::iota(rows.begin(), rows.end(), 0);
-  std::shuffle(free_pages.begin(), free_pages.end(), generator);
-  std::shuffle(rows.begin(), rows.end(), generator);
-  std::vector<std::vector<int32_t>> pages(samples.lengths.size());
-  for (size_t s = 0; s < pages.size(); ++s)
-    for (int64_t i = 0; i < samples.lengths[s]; i += cut.page_size) {
-      pages[s].push_back(free_pages.back());
-      free_pages.pop_back();
-    }
-  std::vector<int32_t> done(pages.size(), 0), counts(pages.size());
-  while (done != samples.lengths) {
-    for (size_t s = 0; s < pages.size(); ++s) {
-      const int kind = random(4);  // the sample rests, gets one token, or several
-      counts[s] = kind == 0 ? 0 : std::min(samples.lengths[s] - done[s], kind == 1 ? 1 : 1 + random(cut.max_chunk));
-    }
-    if (std::accumulate(counts.begin(), counts.end(), 0) == 0) continue;
-    f(Step(samples, done, counts, pages, cut.page_size, rows));
-    for (size_t s = 0; s < pages.size(); ++s) {
-      done[s] += counts[s];
-      if (counts[s] > 0) std::swap(rows[2 * s], rows[2 * s + 1]);
-    }
-  }
-}
-
-const std::vector<Cut> kCuts = {{1, 1, 1},   {1, 9, 2},    {16, 3, 3},   {16, 40, 4},
-                                {5, 500, 5}, {256, 20, 6}, {256, 500, 7}};
 
 TEST_F(CachedAttentionTest, HasTheBitsOfWholeSamples) {
-  const PackedBatch samples({1, 300, 17, 2, 33, 64});
-  ThreadPool one(1);
-  for (const DType act : {DType::kF32, DType::kBf16, DType::kF16})
+  for (const DType act : kFloatTypes)
     for (const AttentionShape shape : {AttentionShape{8, 2, 24}, {4, 1, 64}, {3, 3, 10}})
-      for (const Simd* simd : available_simd()) {
-        HostTensor qkv(act, {samples.tokens(), shape.qkv_columns()});
-        HostTensor expected(act, {samples.tokens(), shape.heads * shape.head_dim});
-        qkv.fill_random(1, 1.5f);
-        CpuOps(pool, *simd).attention(qkv, shape, samples.batch, expected);
-        for (const Cut& cut : kCuts) {
-          ThreadPool& threads = cut.seed % 2 == 0 ? one : pool;
-          CpuOps some(threads, *simd);
-          HostTensor out(act, {samples.tokens(), shape.heads * shape.head_dim});
-          const int64_t pages = pages_of(samples, cut.page_size);
-          HostTensor keys(act, {pages, cut.page_size, shape.kv_heads, shape.head_dim});
-          HostTensor values(act, {pages, cut.page_size, shape.kv_heads, shape.head_dim});
-          for_each_step(samples, cut, [&](const Step& step) {
-            const HostTensor some_qkv = step.take(qkv);
-            HostTensor some_out(act, {step.batch.tokens, out->dim(1)});
-            some.append_keys_values(some_qkv, shape, step.batch, {keys, values});
-            some.cached_attention(some_qkv, shape, step.batch, {keys, values}, some_out);
-            step.give(some_out, out);
-            Batch last_two = step.batch;
-            last_two.output_tokens = 2;
-            HostTensor last(act, {step.batch.tokens, out->dim(1)});
-            some.cached_attention(some_qkv, shape, last_two, {keys, values}, last);
-            for (size_t i = 1; i < step.offsets.size(); ++i) {
-              const int32_t count = std::min(2, step.offsets[i] - step.offsets[i - 1]);
-              EXPECT_TRUE(test::same_bits(last->rows(step.offsets[i] - count, count),
-                                          some_out->rows(step.offsets[i] - count, count)));
-            }
-          });
-          EXPECT_TRUE(test::same_bits(out, expected))
-              << name(act) << ", heads of " << shape.head_dim << ", pages of " << cut.page_size << ", chunks up to "
-              << cut.max_chunk << ", " << threads.threads() << " threads, " << simd->name;
-        }
-      }
+      for (const Simd* simd : available_simd()) check(act, shape, *simd);
+}
+
+TEST_F(CachedAttentionTest, OfFp8HasTheBitsOfRoundedSamples) {
+  for (const DType act : kFloatTypes)
+    for (const AttentionShape shape : {AttentionShape{8, 2, 24, true}, {4, 1, 64, true}, {3, 3, 10, true}})
+      for (const Simd* simd : available_simd()) check(act, shape, *simd);
 }
 
 TEST_F(CachedShortConvTest, HasTheBitsOfWholeSamples) {
@@ -181,19 +90,19 @@ TEST_F(CachedShortConvTest, HasTheBitsOfWholeSamples) {
         bias.fill_random(3);
         const Tensor offset = with_bias ? bias.view() : Tensor{};
         ops.short_conv(bcz, weight, offset, samples.batch, expected);
-        for (const Cut& cut : kCuts) {
+        for (const StepCut& cut : kStepCuts) {
           ThreadPool& threads = cut.seed % 2 == 0 ? one : pool;
           CpuOps some(threads, *available_simd().front());
           HostTensor out(act, {samples.tokens(), hidden});
           // The states begin as NaNs, so that reading an entry from before a sample's start would spoil the result.
           HostTensor states(DType::kF32, {2 * samples.batch.sequences, length - 1, hidden});
-          for_each_step(samples, cut, [&](const Step& step) {
+          for_each_step(samples, cut, [&](const CacheStep& step) {
             HostTensor some_out(act, {step.batch.tokens, hidden});
             some.cached_short_conv(step.take(bcz), weight, offset, step.batch, {states}, some_out);
             step.give(some_out, out);
           });
-          EXPECT_TRUE(test::same_bits(out, expected)) << name(act) << ", " << length << " taps, chunks up to "
-                                                      << cut.max_chunk << ", " << threads.threads() << " threads";
+          EXPECT_TRUE(same_bits(out, expected)) << name(act) << ", " << length << " taps, chunks up to "
+                                                << cut.max_chunk << ", " << threads.threads() << " threads";
         }
       }
 }
@@ -220,7 +129,7 @@ TEST_F(CachedShortConvTest, KeepsTheStatesAtTheEndsOfPages) {
           std::iota(rows.begin(), rows.end(), 0);
           while (done != samples.lengths) {
             for (size_t s = 0; s < pages.size(); ++s) counts[s] = std::min(chunk, samples.lengths[s] - done[s]);
-            const Step step(samples, done, counts, pages, page, rows);
+            const CacheStep step(samples, done, counts, pages, page, rows);
             HostTensor out(act, {step.batch.tokens, hidden});
             ops.cached_short_conv(step.take(bcz), weight, {}, step.batch, {states, 2 * count, page}, out);
             for (size_t s = 0; s < pages.size(); ++s) {
@@ -236,10 +145,10 @@ TEST_F(CachedShortConvTest, KeepsTheStatesAtTheEndsOfPages) {
               counts[s] = samples.lengths[s] - begin;
               rows[2 * s] = static_cast<int32_t>(2 * count) + pages[s][at(begin / page) - 1];
               rows[2 * s + 1] = static_cast<int32_t>(2 * s);
-              const Step step(samples, done, counts, pages, page, rows);
+              const CacheStep step(samples, done, counts, pages, page, rows);
               HostTensor out(act, {step.batch.tokens, hidden});
               ops.cached_short_conv(step.take(bcz), weight, {}, step.batch, {states}, out);
-              EXPECT_TRUE(test::same_bits(out, step.take(expected)))
+              EXPECT_TRUE(same_bits(out, step.take(expected)))
                   << name(act) << ", " << length << " taps, sample " << s << " from " << begin << ", pages of " << page
                   << ", chunks of " << chunk;
             }
@@ -252,7 +161,7 @@ TEST_F(CachedShortConvTest, KeepsTheGatedInputsOldestFirst) {
   bcz.fill({2, 1, 10, 3, 1, 10, 4, 1, 10, 5, 1, 10});  // rows of B, C, z, so that u = 20, 30, 40, 50
   weight.fill({1, 0, 0, 0});
   const auto forward = [&](int32_t done, int32_t count, const std::vector<int32_t>& rows) {
-    const Step step(samples, {done}, {count}, {{0}}, 8, rows);
+    const CacheStep step(samples, {done}, {count}, {{0}}, 8, rows);
     HostTensor out(DType::kF32, {count, 1});
     ops.cached_short_conv(step.take(bcz), weight, {}, step.batch, {states}, out);
     return out.values();
@@ -276,10 +185,10 @@ TEST_F(ProjectShortConvTest, HasTheBitsOfItsTwoOperators) {
       uint32_t seed = 0;
       for (HostTensor* tensor : {&x, &in_proj, &in_bias, &weight, &bias, &scale}) tensor->fill_random(++seed);
       const Tensor product_bias = biases ? in_bias.view() : Tensor{}, conv_bias = biases ? bias.view() : Tensor{};
-      const Cut cut{3};
+      const StepCut cut{3};
       HostTensor apart(DType::kF32, {2 * count + pages_of(samples, cut.page_size), 2, hidden});
       HostTensor together(DType::kF32, {apart->dim(0), 2, hidden});
-      for_each_step(samples, cut, [&](const Step& step) {
+      for_each_step(samples, cut, [&](const CacheStep& step) {
         HostTensor bcz(act, {step.batch.tokens, 3 * hidden}), expected(act, {step.batch.tokens, hidden});
         HostTensor scratch(act, {step.batch.tokens, 3 * hidden}), out(act, {step.batch.tokens, hidden});
         const HostTensor some = step.take(x);
@@ -287,17 +196,17 @@ TEST_F(ProjectShortConvTest, HasTheBitsOfItsTwoOperators) {
         ops.cached_short_conv(bcz, weight, conv_bias, step.batch, {apart, 2 * count, cut.page_size}, expected);
         ops.project_short_conv(some, in_proj, product_bias, weight, conv_bias, step.batch,
                                {together, 2 * count, cut.page_size}, scratch, out);
-        EXPECT_TRUE(test::same_bits(out, expected)) << name(act);
-        EXPECT_TRUE(test::same_bits(together, apart)) << name(act) << ", the states";
+        EXPECT_TRUE(same_bits(out, expected)) << name(act);
+        EXPECT_TRUE(same_bits(together, apart)) << name(act) << ", the states";
         HostTensor normed(act, {step.batch.tokens, width}), own_normed(act, {step.batch.tokens, width});
         ops.rms_norm(some, scale, 1e-5f, normed);
         ops.matmul(normed, in_proj, product_bias, bcz, Write::kStore);
         ops.cached_short_conv(bcz, weight, conv_bias, step.batch, {apart, 2 * count, cut.page_size}, expected);
         ops.norm_project_short_conv(some, scale, 1e-5f, in_proj, product_bias, weight, conv_bias, step.batch,
                                     {together, 2 * count, cut.page_size}, own_normed, scratch, out);
-        EXPECT_TRUE(test::same_bits(out, expected)) << name(act) << ", normed";
+        EXPECT_TRUE(same_bits(out, expected)) << name(act) << ", normed";
         ops.norm_matmul(some, scale, 1e-5f, in_proj, product_bias, own_normed, scratch);
-        EXPECT_TRUE(test::same_bits(scratch, bcz)) << name(act) << ", the product behind a norm";
+        EXPECT_TRUE(same_bits(scratch, bcz)) << name(act) << ", the product behind a norm";
       });
     }
 }
@@ -309,7 +218,7 @@ TEST_F(AppendKeysValuesTest, WritesItsPositionsAlone) {
     HostTensor qkv(act, {10, shape.qkv_columns()}), keys(act, {6, 2, 2, 4}), values(act, {6, 2, 2, 4});
     qkv.fill_random(1);
     // Sample 0 begins; sample 1 continues from position 3, in the middle of its second page.
-    const Step step(samples, {0, 3}, {1, 3}, {{4}, {5, 0, 2}}, 2, {0, 1, 2, 3});
+    const CacheStep step(samples, {0, 3}, {1, 3}, {{4}, {5, 0, 2}}, 2, {0, 1, 2, 3});
     ops.append_keys_values(step.take(qkv), shape, step.batch, {keys, values});
     // For each place of the cache, the token that is written to it; -1: none.
     std::vector<int64_t> from(12, -1);
@@ -337,11 +246,11 @@ TEST_F(CachedAttentionTest, RefusesWhatIsOutside) {
   qkv.fill_random(1);
   const KeyValueCache cache{keys, values};
   for (const int page : {2, -1}) {
-    const Step step(samples, {0}, {4}, {{0, page}}, 2, {0, 1});
+    const CacheStep step(samples, {0}, {4}, {{0, page}}, 2, {0, 1});
     EXPECT_THROW(ops.append_keys_values(qkv, shape, step.batch, cache), Error);
     EXPECT_THROW(ops.cached_attention(qkv, shape, step.batch, cache, out), Error);
   }
-  Step step(samples, {0}, {4}, {{0, 1}}, 2, {0, 1});
+  CacheStep step(samples, {0}, {4}, {{0, 1}}, 2, {0, 1});
   ops.append_keys_values(qkv, shape, step.batch, cache);
   ops.cached_attention(qkv, shape, step.batch, cache, out);
   step.positions[3] = 4;
@@ -359,7 +268,7 @@ TEST_F(CachedShortConvTest, RefusesOneRowForBothStates) {
   bcz.fill_random(1);
   weight.fill_random(2);
   for (const std::vector<int32_t>& rows : {std::vector<int32_t>{0, 0}, {0, 2}, {-1, 0}}) {
-    const Step step(samples, {0}, {2}, {{0}}, 2, rows);
+    const CacheStep step(samples, {0}, {2}, {{0}}, 2, rows);
     EXPECT_THROW(ops.cached_short_conv(bcz, weight, {}, step.batch, {states}, out), Error);
   }
 }
@@ -367,7 +276,7 @@ TEST_F(CachedShortConvTest, RefusesOneRowForBothStates) {
 TEST_F(CachedAttentionTest, NoTokens) {
   const PackedBatch none({});
   const AttentionShape shape{2, 1, 4};
-  const Step step(none, {}, {}, {}, 2, {});
+  const CacheStep step(none, {}, {}, {}, 2, {});
   HostTensor qkv(DType::kF32, {0, 16}), out(DType::kF32, {0, 8}), keys(DType::kF32, {1, 2, 1, 4}),
       values(DType::kF32, {1, 2, 1, 4});
   HostTensor bcz(DType::kF32, {0, 6}), weight(DType::kF32, {2, 3}), mixed(DType::kF32, {0, 2}),

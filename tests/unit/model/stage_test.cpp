@@ -177,15 +177,21 @@ INSTANTIATE_TEST_SUITE_P(Ranks, StageTest, testing::Combine(testing::ValuesIn(kG
 
 // What a plan counts is what is allocated, with states at the ends of pages and without, and with a part of a layer.
 TEST(CachesTest, TakeTheBytesOfTheirPlan) {
-  const ModelConfig config = ShardSet::open(golden_shards("tiny-moe", 4)).config();
-  for (const bool keeps_prefixes : {false, true})
-    for (const LayerRange range :
-         {LayerRange{0, config.layers}, LayerRange{1, 2}, layers_of_blocks(3, 7), layers_of_blocks(1, 2)}) {
-      CpuBackend backend(1);
-      const CacheShape shape{.slots = 3, .pages = 7, .page_size = 16, .keeps_prefixes = keeps_prefixes};
-      const Caches caches(backend, config, range, DType::kBf16, shape);
-      EXPECT_EQ(caches.bytes(), 7 * page_bytes(config, range, DType::kBf16, shape) + 3 * slot_bytes(config, range));
-    }
+  ModelConfig config = ShardSet::open(golden_shards("tiny-moe", 4)).config();
+  uint64_t page[2] = {};  // bytes in all layers, in bf16 and in fp8
+  for (const bool fp8 : {false, true})
+    for (const bool keeps_prefixes : {true, false})
+      for (const LayerRange range :
+           {LayerRange{1, 2}, layers_of_blocks(3, 7), layers_of_blocks(1, 2), LayerRange{0, config.layers}}) {
+        config.fp8_cache = fp8;
+        CpuBackend backend(1);
+        const CacheShape shape{.slots = 3, .pages = 7, .page_size = 16, .keeps_prefixes = keeps_prefixes};
+        const Caches caches(backend, config, range, DType::kBf16, shape);
+        page[fp8 ? 1 : 0] = page_bytes(config, range, DType::kBf16, shape);
+        EXPECT_EQ(caches.bytes(), 7 * page[fp8 ? 1 : 0] + 3 * slot_bytes(config, range));
+      }
+  const auto d = static_cast<uint64_t>(config.head_dim);
+  EXPECT_EQ(page[1] * 2 * d, page[0] * (d + 1));
 }
 
 }  // namespace

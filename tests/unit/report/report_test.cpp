@@ -93,6 +93,7 @@ TEST(ReportTest, PerplexityOfScores) {
 TEST(ReportTest, FiguresOfTheJob) {
   JobReport job{.model_type = "lfm2",
                 .dtype = "fp32",
+                .cache_dtype = "fp8",
                 .transport = "MPI",
                 .version = "v",
                 .layers = 4,
@@ -132,7 +133,8 @@ TEST(ReportTest, FiguresOfTheJob) {
   EXPECT_EQ(json.at("validation").at("valid"), false);
   EXPECT_EQ(json.at("stages").size(), 2u);
   EXPECT_NE(end_table(job).find("INVALID    top-1 9/10"), std::string::npos);
-  EXPECT_NE(end_table(job).find("4 layers in 2 stages, "), std::string::npos);
+  EXPECT_NE(end_table(job).find("4 layers in 2 stages, fp32, keys and values in fp8, on "), std::string::npos);
+  EXPECT_EQ(json.at("cache_dtype"), "fp8");
   EXPECT_EQ(json.at("stages")[1].at("layer_first"), 2);
   EXPECT_FALSE(json.at("stages")[1].contains("pieces"));
 }
@@ -140,6 +142,7 @@ TEST(ReportTest, FiguresOfTheJob) {
 TEST(ReportTest, PiecesOfARing) {
   JobReport job{.model_type = "lfm2",
                 .dtype = "fp32",
+                .cache_dtype = "fp32",
                 .transport = "MPI",
                 .version = "v",
                 .layers = 8,

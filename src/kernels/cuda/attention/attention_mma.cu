@@ -11,24 +11,24 @@ namespace {
 
 template <class T, int width, bool vector>
 struct Tile;
-template <class T, int width, bool paged, bool vector>
+template <class T, class E, int width, bool paged, bool vector>
 __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* shared);
 
 // - operands: args.qkv [tokens, (heads + 2 kv_heads) head_dim]; without pages keys and values are those of qkv, with
-//   pages pages.keys and .values [pages, page_size, kv_heads, head_dim]; out [tokens, heads head_dim]; all of type T,
-//   bf16 or fp16.
+//   pages pages.keys and .values [pages, page_size, kv_heads, head_dim] of type E; out [tokens, heads head_dim]; all
+//   of type T, bf16 or fp16, but for E, which may be F8.
 // - block: (x, y): the tiles of queries that start in a window of `tile_positions` tokens, counted from the end, and
 //   key-value head y (for_each_query_tile); the rows of a tile are all query heads of that head at consecutive
 //   positions.
 // - thread: a warp takes 16 rows of the tile; lane l has scores and output of rows l / 4 and l / 4 + 8 of them.
 // - alignment: `vector`: head_dim in octets, qkv, keys and values on 16 bytes; otherwise any. out on 4 bytes,
 //   head_dim even. width: head_dim rounded up to 64, 128 or 256.
-template <class T, int width, bool paged, bool vector>
+template <class T, class E, int width, bool paged, bool vector>
 __global__ void __launch_bounds__(Tile<T, width, vector>::kThreads, width == 64 ? 2 : 1)
     attention_mma_kernel(AttentionArgs args, int tile_positions) {
   extern __shared__ __align__(128) char shared[];
   for_each_query_tile<paged>(args, tile_positions,
-                             [&](const QueryTile& tile) { attend<T, width, paged, vector>(args, tile, shared); });
+                             [&](const QueryTile& tile) { attend<T, E, width, paged, vector>(args, tile, shared); });
 }
 
 // The shared memory of a block, and how a tile of queries and its keys and values are loaded into it.
@@ -76,10 +76,10 @@ struct Tile {
       const int item = static_cast<int>(threadIdx.x) + i * kThreads, row = item / kChunks, chunk = item % kChunks;
       const int key = step * kKeyTile + row;
       const bool valid = key < tile.keys();
-      const int64_t offset = valid ? rows.offset(key) : 0;
+      const int64_t at = valid ? rows.row(key) : 0;
       char* target = keys(step) + chunk_offset(row, chunk, kChunks);
-      load_chunk<vector>(target, rows.keys + offset, chunk, args.head_dim, valid);
-      load_chunk<vector>(target + kKeyBytes, rows.values + offset, chunk, args.head_dim, valid);
+      load_chunk<T, vector>(target, rows.keys, at, chunk, args.head_dim, valid);
+      load_chunk<T, vector>(target + kKeyBytes, rows.values, at, chunk, args.head_dim, valid);
     }
   }
 };
@@ -109,10 +109,10 @@ __device__ __forceinline__ void add_tile(const Tile<T, width, vector>& work, int
 
 // Computes the output of one tile of queries, one tile of keys after the other; with two tile buffers the next one is
 // loaded while one is used.
-template <class T, int width, bool paged, bool vector>
+template <class T, class E, int width, bool paged, bool vector>
 __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* shared) {
   const Tile<T, width, vector> work{args, tile, shared};
-  const KeyRows<T, paged> keys(args, tile);
+  const KeyRows<E, paged> keys(args, tile);
   const int warp = threadIdx.x / 32;
   Rows<T, width, Tile<T, width, vector>> rows(work, args.scale, tile,
                                               warp * 16 + static_cast<int>(threadIdx.x) % 32 / 4);
@@ -145,10 +145,10 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* s
   rows.store(args, tile);
 }
 
-template <class T, int width, bool paged, bool vector>
+template <class T, class E, int width, bool paged, bool vector>
 void launch_kernel(cudaStream_t stream, const AttentionArgs& args) {
   using Work = Tile<T, width, vector>;
-  constexpr auto kernel = attention_mma_kernel<T, width, paged, vector>;
+  constexpr auto kernel = attention_mma_kernel<T, E, width, paged, vector>;
   allow_shared_bytes<kernel, Work::kSharedBytes>();
   const int tile_positions = Work::kRows / (args.heads / args.kv_heads);
   kernel<<<attention_grid(args, tile_positions), Work::kThreads, Work::kSharedBytes, stream>>>(args, tile_positions);
@@ -162,10 +162,12 @@ void launch_attention_mma(cudaStream_t stream, const AttentionArgs& args, DType 
   const bool aligned =
       args.head_dim % 8 == 0 && on_16_bytes(args.qkv) && on_16_bytes(args.pages.keys) && on_16_bytes(args.pages.values);
   with_16_bit_type(act, [&](auto zero) {
+    using T = decltype(zero);
     with_width(args.head_dim, [&](auto width) {
-      with_constant(args.pages.keys != nullptr, [&](auto paged) {
-        with_constant(aligned,
-                      [&](auto vector) { launch_kernel<decltype(zero), width(), paged(), vector()>(stream, args); });
+      with_constant(aligned, [&](auto vector) {
+        if (args.pages.key_scales != nullptr) return launch_kernel<T, F8, width(), true, vector()>(stream, args);
+        if (args.pages.keys != nullptr) return launch_kernel<T, T, width(), true, vector()>(stream, args);
+        launch_kernel<T, T, width(), false, vector()>(stream, args);
       });
     });
   });

@@ -13,6 +13,18 @@ constexpr int kScoreParts = kKeyTile / 8;
 constexpr int kSlice = 32;   // output columns that are summed at a time
 constexpr float kLift = 10;  // probabilities are kept times 2^kLift, so that small ones stay above fp16's subnormals
 
+// Loads the bytes of a chunk of fp8 elements of a row of head_dim, with zeros beyond that. `vector` says that head_dim
+// is a multiple of the chunk and that rows begin on it.
+template <class Bytes, bool vector>
+__device__ Bytes load_bytes(const F8* row, int chunk, int head_dim) {
+  constexpr int kBytes = sizeof(Bytes);
+  if constexpr (vector) return reinterpret_cast<const Bytes*>(row)[chunk];
+  Bytes bytes = {};
+  for (int e = 0; e < kBytes; ++e)
+    if (chunk * kBytes + e < head_dim) reinterpret_cast<F8*>(&bytes)[e] = row[chunk * kBytes + e];
+  return bytes;
+}
+
 // Loads eight elements of a row of head_dim into shared memory, with zeros beyond head_dim and for a row that is not
 // `valid`. `vector` says that head_dim is a multiple of eight and that rows begin on 16 bytes.
 template <bool vector, class T>
@@ -24,6 +36,21 @@ __device__ void load_chunk(char* target, const T* row, int chunk, int head_dim, 
   for (int e = 0; e < 8; ++e)
     if (valid && column + e < head_dim) elements[e] = row[column + e];
   *reinterpret_cast<uint4*>(target) = bits;
+}
+
+// The same of a row of keys or values, as elements of type T.
+template <class T, bool vector>
+__device__ void load_chunk(char* target, const CachedHead<T>& head, int64_t row, int chunk, int head_dim, bool valid) {
+  load_chunk<vector>(target, head.elements + row * head.stride, chunk, head_dim, valid);
+}
+template <class T, bool vector>
+__device__ void load_chunk(char* target, const CachedHead<F8>& head, int64_t row, int chunk, int head_dim, bool valid) {
+  uint4 elements = {0, 0, 0, 0};
+  if (valid && chunk * 8 < head_dim) {
+    const HeadRow<F8> source = head.row(row);
+    elements = from_fp8<T>(load_bytes<uint2, vector>(source.elements, chunk, head_dim), source.scale);
+  }
+  *reinterpret_cast<uint4*>(target) = elements;
 }
 
 // Lane l has the rows l / 4 and l / 4 + 8 of the 16. Where `halves` is 1, only the first eight rows count.

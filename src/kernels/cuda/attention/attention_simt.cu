@@ -14,11 +14,12 @@ constexpr int kThreads = 256, kRows = 64;
 constexpr int kEach = 4;                    // a thread's rows (consecutive), and its keys (16 apart): 16 x 16 threads
 constexpr int kScoreStride = kKeyTile + 4;  // rows start 4 banks apart
 
-template <int width, bool paged>
+template <class E, int width, bool paged>
 __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* shared, bool vector);
 
 // - operands: args.qkv [tokens, (heads + 2 kv_heads) head_dim]; without pages keys and values are those of qkv, with
-//   pages pages.keys and .values [pages, page_size, kv_heads, head_dim]; out [tokens, heads head_dim]; all fp32.
+//   pages pages.keys and .values [pages, page_size, kv_heads, head_dim] of type E; out [tokens, heads head_dim]; all
+//   fp32, but for E, which may be F8.
 // - block: (x, y): the tiles of queries that start in a window of `tile_positions` tokens, counted from the end, and
 //   key-value head y (for_each_query_tile); the rows of a tile are all query heads of that head at consecutive
 //   positions.
@@ -26,12 +27,12 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* 
 //   of the output.
 // - alignment: `vector`: head_dim in fours, qkv, keys and values on 16 bytes; otherwise any. width: head_dim rounded
 //   up to 64, 128 or 256.
-template <int width, bool paged>
+template <class E, int width, bool paged>
 __global__ void __launch_bounds__(kThreads, width == 64 ? 2 : 1)
     attention_simt_kernel(AttentionArgs args, int tile_positions, bool vector) {
   extern __shared__ __align__(16) float shared_floats[];
-  for_each_query_tile<paged>(args, tile_positions,
-                             [&](const QueryTile& tile) { attend<width, paged>(args, tile, shared_floats, vector); });
+  for_each_query_tile<paged>(
+      args, tile_positions, [&](const QueryTile& tile) { attend<E, width, paged>(args, tile, shared_floats, vector); });
 }
 
 template <int width>  // head_dim rounded up to 64, 128 or 256
@@ -45,22 +46,14 @@ struct Layout {
   static constexpr int kFloats = kScores + kScoreFloats;
 };
 
-// Loads `rows` rows of head_dim floats into shared memory, with zeros beyond head_dim and where row_at gives null.
+// Loads `rows` rows of head_dim into shared memory, with zeros beyond head_dim and where row_at gives none.
 template <int width, class RowAt>
 __device__ void load_rows(float* target, int stride, int rows, int head_dim, bool vector, RowAt&& row_at) {
   for (int item = threadIdx.x; item < rows * (width / 4); item += kThreads) {
     const int row = item / (width / 4), column = item % (width / 4) * 4;
-    const float* source = row_at(row);
+    const auto source = row_at(row);
     float4 four = {0, 0, 0, 0};
-    if (source != nullptr && column < head_dim) {
-      if (vector) {
-        four = *reinterpret_cast<const float4*>(source + column);
-      } else {
-        float* elements = reinterpret_cast<float*>(&four);
-        for (int e = 0; e < 4; ++e)
-          if (column + e < head_dim) elements[e] = source[column + e];
-      }
-    }
+    if (source.elements != nullptr) four = load_four(source, column, head_dim, vector);
     *reinterpret_cast<float4*>(target + row * stride + column) = four;
   }
 }
@@ -214,25 +207,25 @@ struct Rows {
 };
 
 // Computes the output of one tile of queries, one tile of keys after the other.
-template <int width, bool paged>
+template <class E, int width, bool paged>
 __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* shared, bool vector) {
   using L = Layout<width>;
   const float* qkv = static_cast<const float*>(args.qkv);
   const QkvColumns columns(args);
-  const KeyRows<float, paged> keys(args, tile);
+  const KeyRows<E, paged> keys(args, tile);
   Rows<width> rows(args, tile, shared);
-  load_rows<width>(shared + L::kQueries, L::kStride, kRows, args.head_dim, vector, [&](int row) -> const float* {
-    if (!tile.row_valid(row)) return nullptr;
+  load_rows<width>(shared + L::kQueries, L::kStride, kRows, args.head_dim, vector, [&](int row) -> HeadRow<float> {
+    if (!tile.row_valid(row)) return {};
     const int64_t head = tile.kv_head * tile.group + row % tile.group;
-    return qkv + (tile.first_token + row / tile.group) * columns.stride + head * args.head_dim;
+    return {qkv + (tile.first_token + row / tile.group) * columns.stride + head * args.head_dim, 1};
   });
   for (int first_key = 0; first_key < tile.keys(); first_key += kKeyTile) {
     if (first_key > 0 && first_key % kSplitKeys == 0) {
       rows.close_split(first_key - kSplitKeys);
       rows.set_aside();
     }
-    const auto row_of = [&](const float* matrix, int row) -> const float* {
-      return first_key + row < tile.keys() ? matrix + keys.offset(first_key + row) : nullptr;
+    const auto row_of = [&](const CachedHead<E>& head, int row) -> HeadRow<E> {
+      return first_key + row < tile.keys() ? head.row(keys.row(first_key + row)) : HeadRow<E>{};
     };
     load_rows<width>(shared + L::kKeys, L::kStride, kKeyTile, args.head_dim, vector,
                      [&](int row) { return row_of(keys.keys, row); });
@@ -258,9 +251,9 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* 
   rows.store();
 }
 
-template <int width, bool paged>
-void launch_width(cudaStream_t stream, const AttentionArgs& args) {
-  constexpr auto kernel = attention_simt_kernel<width, paged>;
+template <class E, int width, bool paged>
+void launch_kernel(cudaStream_t stream, const AttentionArgs& args) {
+  constexpr auto kernel = attention_simt_kernel<E, width, paged>;
   constexpr int kSharedBytes = Layout<width>::kFloats * static_cast<int>(sizeof(float));
   allow_shared_bytes<kernel, kSharedBytes>();
   const int tile_positions = kRows / (args.heads / args.kv_heads);
@@ -275,7 +268,9 @@ void launch_width(cudaStream_t stream, const AttentionArgs& args) {
 void launch_attention_simt(cudaStream_t stream, const AttentionArgs& args) {
   if (args.tokens == args.pages.singles) return;
   with_width(args.head_dim, [&](auto width) {
-    with_constant(args.pages.keys != nullptr, [&](auto paged) { launch_width<width(), paged()>(stream, args); });
+    if (args.pages.key_scales != nullptr) return launch_kernel<F8, width(), true>(stream, args);
+    with_constant(args.pages.keys != nullptr,
+                  [&](auto paged) { launch_kernel<float, width(), paged()>(stream, args); });
   });
 }
 

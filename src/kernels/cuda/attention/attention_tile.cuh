@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/attention/launch.h"
 #include "kernels/cuda/common/device_types.cuh"
+#include "kernels/cuda/common/fp8_cache.cuh"
 
 namespace lfm2 {
 
@@ -82,34 +83,84 @@ __device__ inline int cache_row(const KeyPages& pages, int64_t sequence, int pos
   return pages.page_table[sequence * pages.max_pages + page] * pages.page_size + (position - page * pages.page_size);
 }
 
-// Where the keys and values of a tile's sample lie: in qkv, or, with pages, in the cache.
-template <class T, bool paged>
-struct KeyRows {
-  const T *keys, *values;
-  int64_t stride;
-  const KeyPages& pages;
-  int sequence;
+// A head's keys or values at one position: elements of a compute type, or fp8 with their scale.
+template <class E>
+struct HeadRow {
+  const E* elements;  // null: none
+  float scale;        // only of fp8
+};
 
-  __device__ KeyRows(const AttentionArgs& args, const QueryTile& tile) : pages(args.pages), sequence(tile.sequence) {
-    const int64_t head = static_cast<int64_t>(tile.kv_head) * args.head_dim;
-    if constexpr (paged) {
-      stride = static_cast<int64_t>(args.kv_heads) * args.head_dim;
-      keys = static_cast<const T*>(pages.keys) + head;
-      values = static_cast<const T*>(pages.values) + head;
-    } else {
-      const QkvColumns columns(args);
-      stride = columns.stride;
-      const T* start = static_cast<const T*>(args.qkv) + tile.sample_start() * stride + head;
-      keys = start + columns.key;
-      values = start + columns.value;
-    }
-  }
-  // Where the row of a position begins, in elements behind `keys` and `values`. The position must be in the sample.
-  __device__ int64_t offset(int position) const {
-    if constexpr (paged) return cache_row(pages, sequence, position) * stride;
-    return position * stride;
+// The keys, or the values, of one key-value head in the cache: elements of type E, a compute type or F8.
+template <class E>
+struct CachedHead {
+  const E* elements;
+  const uint8_t* scales;  // of fp8, those of all key-value heads
+  int64_t stride;         // elements from a row to the next
+  int kv_heads, kv_head;
+
+  __device__ CachedHead(const AttentionArgs& args, const void* all, const uint8_t* all_scales, int head)
+      : elements(static_cast<const E*>(all) + static_cast<int64_t>(head) * args.head_dim),
+        scales(all_scales),
+        stride(static_cast<int64_t>(args.kv_heads) * args.head_dim),
+        kv_heads(args.kv_heads),
+        kv_head(head) {}
+  __device__ int exponent(int64_t row) const { return scales[row * kv_heads + kv_head]; }
+  __device__ HeadRow<E> row(int64_t number) const {
+    if constexpr (std::is_same_v<E, F8>)
+      return {elements + number * stride, scale_of(exponent(number))};
+    else
+      return {elements + number * stride, 1};
   }
 };
+
+// Where the keys and values of a tile's sample lie: in qkv, or, with pages, in the cache, of elements of type E.
+template <class E, bool paged>
+struct KeyRows {
+  const QueryTile& tile;
+  const KeyPages& pages;
+  CachedHead<E> keys, values;
+
+  __device__ KeyRows(const AttentionArgs& args, const QueryTile& query_tile)
+      : tile(query_tile),
+        pages(args.pages),
+        keys(args, pages.keys, pages.key_scales, tile.kv_head),
+        values(args, pages.values, pages.value_scales, tile.kv_head) {
+    if constexpr (!paged) {
+      const QkvColumns columns(args);
+      const E* start = static_cast<const E*>(args.qkv) + tile.sample_start() * columns.stride +
+                       static_cast<int64_t>(tile.kv_head) * args.head_dim;
+      keys.stride = values.stride = columns.stride;
+      keys.elements = start + columns.key;
+      values.elements = start + columns.value;
+    }
+  }
+  // The row of a position in `keys` and `values`. The position must be in the sample.
+  __device__ int64_t row(int position) const {
+    if constexpr (paged) return cache_row(pages, tile.sequence, position);
+    return position;
+  }
+};
+
+// Four elements of a row of head_dim, with zeros beyond its end. `vector`: head_dim in fours, rows on 16 bytes, or, of
+// fp8, on four.
+__device__ inline float4 load_four(const HeadRow<float>& row, int column, int head_dim, bool vector) {
+  if (vector) return column < head_dim ? *reinterpret_cast<const float4*>(row.elements + column) : float4{0, 0, 0, 0};
+  float four[4];
+#pragma unroll
+  for (int e = 0; e < 4; ++e) four[e] = column + e < head_dim ? row.elements[column + e] : 0;
+  return {four[0], four[1], four[2], four[3]};
+}
+__device__ inline float4 load_four(const HeadRow<F8>& row, int column, int head_dim, bool vector) {
+  uint32_t four = 0;
+  if (vector) {
+    if (column < head_dim) four = *reinterpret_cast<const uint32_t*>(row.elements + column);
+  } else {
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (column + e < head_dim) four |= static_cast<uint32_t>(row.elements[column + e].bits) << 8 * e;
+  }
+  return from_fp8(four, row.scale);
+}
 
 // Calls work(tile) for every tile with output tokens that starts in this block's window of `tile_positions` (at most
 // 128) tokens. In whole samples, tiles start at fixed positions; with pages, at fixed distances from the sequence's

@@ -227,8 +227,9 @@ void launch(cudaStream_t stream, const AttentionArgs& args, DType act, int multi
 
 bool attention_wgmma_takes(const AttentionArgs& args) {
   const KeyPages& pages = args.pages;
-  return args.head_dim == kHeadDim && args.heads == kGroup * args.kv_heads && on_16_bytes(args.qkv) &&
-         on_16_bytes(pages.keys) && on_16_bytes(pages.values) && (pages.keys == nullptr || pages.page_size % 8 == 0);
+  return pages.key_scales == nullptr && args.head_dim == kHeadDim && args.heads == kGroup * args.kv_heads &&
+         on_16_bytes(args.qkv) && on_16_bytes(pages.keys) && on_16_bytes(pages.values) &&
+         (pages.keys == nullptr || pages.page_size % 8 == 0);
 }
 
 void launch_attention_wgmma(cudaStream_t stream, const AttentionArgs& args, DType act, int multiprocessors,

@@ -1,10 +1,11 @@
 // cached_attention of sequences with one new token, for bf16 and fp16: the query heads of one key-value head are rows
 // of a 16-row tile of tensor cores. Each warp streams tiles of keys and of values through shared memory of its own: the
-// next keys come while it weighs the last ones, the next values while it multiplies keys.
+// next keys come while it weighs the last ones, the next values while it multiplies keys. Tiles of fp8 come as they are
+// and are converted in shared memory, so that memory gives up half the bytes.
 #include <algorithm>
 
-#include "kernels/cuda/attention/attention_mma.cuh"
 #include "kernels/cuda/attention/cached_attention_decode.cuh"
+#include "kernels/cuda/attention/cached_attention_decode_tiles.cuh"
 #include "kernels/cuda/common/shared_memory.cuh"
 
 namespace lfm2 {
@@ -18,8 +19,6 @@ constexpr int kMaxWarps = 512 / width;
 constexpr int kSharedPerProcessor = 220 << 10;  // that of sm_90; on other GPUs the number of warps fits less well
 
 template <class T, int width, bool vector>
-struct TileStream;
-template <class T, int width, bool vector>
 __device__ __forceinline__ void load_queries(const AttentionArgs& a, const DecodeRows& block, char* queries);
 template <class Step, int halves>
 __device__ __forceinline__ void store_largest(const float (&scores)[kScoreParts][4], int rows, const DecodeState& s);
@@ -28,21 +27,21 @@ __device__ __forceinline__ void weigh_tile(const RawScores& rule, int rows, cons
                                            float (&scores)[kScoreParts][4], uint32_t (&high)[kKeyTile / 16][4],
                                            uint32_t (&low)[kKeyTile / 16][4], const DecodeState& s);
 template <class Step, int width, int halves>
-__device__ __forceinline__ void multiply_tile(const char* values, int rows, const uint32_t (&high)[kKeyTile / 16][4],
+__device__ __forceinline__ void multiply_tile(uint32_t values, int rows, const uint32_t (&high)[kKeyTile / 16][4],
                                               const uint32_t (&low)[kKeyTile / 16][4], const DecodeState& s);
 
 // - operands: args.attention.qkv [tokens, (heads + 2 kv_heads) head_dim], whose first pages.singles tokens are a
-//   sequence each; pages.keys and .values [pages, page_size, kv_heads, head_dim]; out [tokens, heads head_dim]; all of
-//   type T.
+//   sequence each; pages.keys and .values [pages, page_size, kv_heads, head_dim] of type E, T or F8;
+//   out [tokens, heads head_dim]; all else of type T.
 // - block: (x, y): up to 16 query heads of one key-value head of one sequence, as the rows of one tile, and of the
 //   splits of its keys every gridDim.y-th from y on (DecodeBlock); blockDim.x / 32 warps, a power of two up to
 //   kMaxWarps, take a tile of 64 keys each, a round at a time.
 // - thread: lane l of a warp has scores and output of rows l / 4 and l / 4 + 8, as mma.sync leaves them; `halves` 1:
 //   no row beyond the eighth is used, and what belongs to those is left out.
-// - alignment: `vector`: head_dim in octets, qkv, keys and values on 16 bytes; otherwise any. width: head_dim
-//   rounded up to 64, 128 or 256.
+// - alignment: `vector`: rows of a head, qkv, keys and values on 16 bytes; otherwise any. width: head_dim rounded up
+//   to 64, 128 or 256.
 // - registers: not held down (the 1 below), because shared memory leaves no room for more blocks on a multiprocessor.
-template <class T, int width, int halves, bool vector>
+template <class T, class E, int width, int halves, bool vector>
 __global__ void __launch_bounds__(kMaxWarps<width> * 32, 1)
     cached_attention_decode_mma_kernel(CachedAttentionDecodeArgs args) {
   pdl_trigger();
@@ -52,7 +51,7 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32, 1)
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const DecodeBlock place(a, kRows);
   const DecodeRows block = place.rows_of<width>(args, kRows);
-  const TileStream<T, width, vector> stream(a, block, place.kv_head, shared + warp * 2 * Step::kKeyBytes);
+  TileStream<T, E, width, vector> stream(a, block, place.kv_head, shared + warp * 2 * Step::kKeyBytes);
   const int rows = block.rows, splits = splits_of(block.keys), end_tile = stream.end_tile;
   char* const queries = shared + warps * 2 * Step::kKeyBytes;
   const DecodeState s = decode_state(reinterpret_cast<float*>(queries + rows * width * 2), rows, width, kLanes, warps);
@@ -87,7 +86,7 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32, 1)
         __syncwarp();
       float scores[kScoreParts][4];
       if (mine) {
-        Step::multiply_keys(query_base, query_row, shared_address(stream.keys), scores);
+        Step::multiply_keys(query_base, query_row, stream.keys_to_multiply(), scores);
         __syncwarp();
         if (next < end_tile) stream.load_keys(next, ready);
         const int positions[2] = {block.keys - 1, block.keys - 1};
@@ -101,7 +100,7 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32, 1)
         weigh_tile<Step, halves>(rule, rows, largest, scores, high, low, s);
         wait_copies<1>();  // until the values have come
         __syncwarp();
-        multiply_tile<Step, width, halves>(stream.values, rows, high, low, s);
+        multiply_tile<Step, width, halves>(stream.values_to_multiply(), rows, high, low, s);
         __syncwarp();
         if (next < end_tile) stream.load_values(next, ready);
         tile = next;
@@ -129,37 +128,6 @@ constexpr int shared_bytes(int rows, int warps, bool earlier) {
          decode_floats(rows, width, kLanes, warps, earlier) * static_cast<int>(sizeof(float));
 }
 
-// Loads a warp's tile of keys or values, of which the first `count` exist. Lane l knows the cache's rows of the tile's
-// keys l and l + 32.
-template <class T, int width, bool vector>
-__device__ void load_tile(char* target, const T* head, int stride, const int (&rows)[2], int count, int head_dim) {
-  // A warp loads kStep rows at a time, kEach times.
-  constexpr int kChunks = width / 8, kStep = 32 / kChunks, kEach = kKeyTile / kStep;
-  const int lane = threadIdx.x % 32, chunk = lane % kChunks, row0 = lane / kChunks;
-  if constexpr (vector) {
-    // This is chunk_offset of the rows row0 + i kStep: row0 is below kStep, so the two parts of a row's number share no
-    // bits.
-    const uint32_t base = shared_address(target) + row0 * kChunks * 16, place = (chunk ^ row0) * 16;
-    const char* const source = reinterpret_cast<const char*>(head + chunk * 8);
-    const int row_bytes = stride * static_cast<int>(sizeof(T));
-    if (chunk * 8 >= head_dim) count = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int at = __shfl_sync(0xffffffffu, rows[i / (kEach / 2)], row0 + i * kStep % 32);
-      copy_async(base + (place ^ (i * kStep % 8 * 16)) + i * kStep * kChunks * 16,
-                 source + static_cast<int64_t>(at) * row_bytes, row0 + i * kStep < count);
-    }
-  } else {
-#pragma unroll 1
-    for (int i = 0; i < kEach; ++i) {
-      const int row = row0 + i * kStep;
-      const int at = __shfl_sync(0xffffffffu, i < kEach / 2 ? rows[0] : rows[1], row % 32);
-      load_chunk<false>(target + chunk_offset(row, chunk, kChunks), head + static_cast<int64_t>(at) * stride, chunk,
-                        head_dim, row < count);
-    }
-  }
-}
-
 // Loads the block's query rows into shared memory, 16 bytes per thread at a time.
 template <class T, int width, bool vector>
 __device__ __forceinline__ void load_queries(const AttentionArgs& a, const DecodeRows& block, char* queries) {
@@ -173,47 +141,6 @@ __device__ __forceinline__ void load_queries(const AttentionArgs& a, const Decod
                        chunk, a.head_dim, true);
   }
 }
-
-// The tiles that one warp of a block takes: in every split of the block each warps-th tile, where the number of warps
-// divides kSplitTiles. Its keys and values come through two tile buffers of its own.
-template <class T, int width, bool vector>
-struct TileStream {
-  const AttentionArgs& a;
-  const DecodeRows& block;
-  const T *all_keys, *all_values;  // those of the key-value head, in the whole cache
-  int stride, warps, end_tile;
-  char *keys, *values;  // the tile buffers
-
-  __device__ __forceinline__ TileStream(const AttentionArgs& args, const DecodeRows& rows, int kv_head, char* buffers)
-      : a(args),
-        block(rows),
-        all_keys(static_cast<const T*>(a.pages.keys) + static_cast<int64_t>(kv_head) * a.head_dim),
-        all_values(static_cast<const T*>(a.pages.values) + static_cast<int64_t>(kv_head) * a.head_dim),
-        stride(a.kv_heads * a.head_dim),
-        warps(blockDim.x / 32),
-        end_tile((block.keys + kKeyTile - 1) / kKeyTile),
-        keys(buffers),
-        values(buffers + KeyStep<T, width>::kKeyBytes) {}
-
-  // The rows of the cache in which a tile's positions lane and lane + 32 lie.
-  __device__ __forceinline__ void find_rows(int tile, int (&found)[2]) const {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int position = tile * kKeyTile + static_cast<int>(threadIdx.x % 32) + 32 * i;
-      found[i] = position < block.keys ? cache_row(a.pages, block.token, position) : 0;
-    }
-  }
-  __device__ __forceinline__ void load_keys(int tile, const int (&from)[2]) const {
-    load_tile<T, width, vector>(keys, all_keys, stride, from, block.keys - tile * kKeyTile, a.head_dim);
-  }
-  __device__ __forceinline__ void load_values(int tile, const int (&from)[2]) const {
-    load_tile<T, width, vector>(values, all_values, stride, from, block.keys - tile * kKeyTile, a.head_dim);
-  }
-  __device__ __forceinline__ int tile_after(int tile) const {
-    const int next = tile + warps;
-    return next / kSplitTiles == tile / kSplitTiles ? next : next + (block.step() - 1) * kSplitTiles;
-  }
-};
 
 // Stores the largest score of each of the warp's rows in its tile.
 template <class Step, int halves>
@@ -252,13 +179,13 @@ __device__ __forceinline__ void weigh_tile(const RawScores& rule, int rows, cons
 
 // Multiplies the weights with the tile's values, kSlice columns at a time, and stores the result as the warp's part.
 template <class Step, int width, int halves>
-__device__ __forceinline__ void multiply_tile(const char* values, int rows, const uint32_t (&high)[kKeyTile / 16][4],
+__device__ __forceinline__ void multiply_tile(uint32_t values, int rows, const uint32_t (&high)[kKeyTile / 16][4],
                                               const uint32_t (&low)[kKeyTile / 16][4], const DecodeState& s) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row0 = lane / 4;
 #pragma unroll
   for (int slice = 0; slice < width; slice += kSlice) {
     float part[kSlice / 8][4];
-    Step::multiply_values(shared_address(values), slice, high, low, part);
+    Step::multiply_values(values, slice, high, low, part);
 #pragma unroll
     for (int j = 0; j < kSlice / 8; ++j)
 #pragma unroll
@@ -269,7 +196,7 @@ __device__ __forceinline__ void multiply_tile(const char* values, int rows, cons
   }
 }
 
-template <class T, int width, int halves, bool vector>
+template <class T, class E, int width, int halves, bool vector>
 void launch_kernel(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   const AttentionArgs& a = args.attention;
   const int rows = std::min(kRows, a.heads / a.kv_heads);
@@ -283,20 +210,21 @@ void launch_kernel(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
          shared_bytes<width>(rows, 2 * warps, true) <= kMaxSharedBytes - kStaticBytes)
     warps *= 2;
   const int bytes = shared_bytes<width>(rows, warps, grid.alone);
-  constexpr auto kernel = cached_attention_decode_mma_kernel<T, width, halves, vector>;
+  constexpr auto kernel = cached_attention_decode_mma_kernel<T, E, width, halves, vector>;
   constexpr int kMaxBytes =
       std::min(shared_bytes<width>(kRows, kMaxWarps<width>, true), kMaxSharedBytes - kStaticBytes);
   allow_shared_bytes<kernel, kMaxBytes>(std::min(shared_bytes<width>(rows, kMaxWarps<width>, true), kMaxBytes));
   launch_dependent("cached_attention_decode_mma_kernel", kernel, {grid.blocks(a), warps * 32, bytes}, stream, args);
 }
 
-template <class T, int width>
+template <class T, class E, int width>
 void launch_width(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   const AttentionArgs& a = args.attention;
-  if (a.head_dim % 8 != 0 || !on_16_bytes(a.qkv) || !on_16_bytes(a.pages.keys) || !on_16_bytes(a.pages.values))
-    return launch_kernel<T, width, 2, false>(stream, args);
-  if (a.heads / a.kv_heads <= 8) return launch_kernel<T, width, 1, true>(stream, args);
-  launch_kernel<T, width, 2, true>(stream, args);
+  if (a.head_dim * sizeof(E) % 16 != 0 || !on_16_bytes(a.qkv) || !on_16_bytes(a.pages.keys) ||
+      !on_16_bytes(a.pages.values))
+    return launch_kernel<T, E, width, 2, false>(stream, args);
+  if (a.heads / a.kv_heads <= 8) return launch_kernel<T, E, width, 1, true>(stream, args);
+  launch_kernel<T, E, width, 2, true>(stream, args);
 }
 
 }  // namespace
@@ -304,7 +232,11 @@ void launch_width(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
 void launch_cached_attention_decode_mma(cudaStream_t stream, const CachedAttentionDecodeArgs& args, DType act) {
   if (args.attention.pages.singles == 0) return;
   with_16_bit_type(act, [&](auto zero) {
-    with_width(args.attention.head_dim, [&](auto width) { launch_width<decltype(zero), width()>(stream, args); });
+    using T = decltype(zero);
+    with_width(args.attention.head_dim, [&](auto width) {
+      if (args.attention.pages.key_scales != nullptr) return launch_width<T, F8, width()>(stream, args);
+      launch_width<T, T, width()>(stream, args);
+    });
   });
 }
 

@@ -13,21 +13,21 @@ constexpr int kScoreStride = kKeyTile + 4;
 
 template <int width>
 __device__ __forceinline__ void load_queries(const AttentionArgs& a, const DecodeRows& block, float* queries);
-template <int width>
-__device__ __forceinline__ void multiply_keys(const float* queries, const float* const (&key_rows)[kEach], int head_dim,
+template <class E, int width>
+__device__ __forceinline__ void multiply_keys(const float* queries, const HeadRow<E> (&key_rows)[kEach], int head_dim,
                                               bool vector, float (&p)[kEach][kEach]);
 __device__ __forceinline__ void score_tile(const AttentionArgs& a, const DecodeRows& block, int first_key,
                                            float (&p)[kEach][kEach], const DecodeState& s);
 __device__ __forceinline__ void weigh_tile(const ScaledScores& rule, int rows, int tiles, float (&p)[kEach][kEach],
                                            float* weights, const DecodeState& s);
-template <int width>
+template <class E, int width>
 __device__ __forceinline__ void multiply_values(const AttentionArgs& a, const DecodeRows& block,
-                                                const float* all_values, int64_t stride, const int (&cache_rows)[kEach],
+                                                const CachedHead<E>& values, const int (&cache_rows)[kEach],
                                                 int first_key, const float* weights, bool vector, const DecodeState& s);
 
 // - operands: args.attention.qkv [tokens, (heads + 2 kv_heads) head_dim], whose first pages.singles tokens are a
-//   sequence each; pages.keys and .values [pages, page_size, kv_heads, head_dim]; out [tokens, heads head_dim]; all
-//   fp32.
+//   sequence each; pages.keys and .values [pages, page_size, kv_heads, head_dim] of type E, float or F8;
+//   out [tokens, heads head_dim]; all else fp32.
 // - block: (x, y): up to four query heads of one key-value head of one sequence, and of the splits of its keys every
 //   gridDim.y-th from y on (DecodeBlock); kWorkers workers of 16 threads take a tile of 64 keys each: a whole split
 //   at once.
@@ -35,7 +35,7 @@ __device__ __forceinline__ void multiply_values(const AttentionArgs& a, const De
 //   output.
 // - alignment: `vector`: head_dim in fours, keys and values on 16 bytes; otherwise any. width: head_dim rounded up
 //   to 64, 128 or 256.
-template <int width>
+template <class E, int width>
 __global__ void __launch_bounds__(kThreads)
     cached_attention_decode_simt_kernel(CachedAttentionDecodeArgs args, bool vector) {
   pdl_trigger();
@@ -52,10 +52,8 @@ __global__ void __launch_bounds__(kThreads)
   const DecodeState s =
       decode_state(queries + kEach * width + kWorkers * kEach * kScoreStride, rows, width, kLanes, kWorkers);
   const ScaledScores rule;
-  const int64_t stride = static_cast<int64_t>(a.kv_heads) * a.head_dim;
-  const float* const all_keys = static_cast<const float*>(a.pages.keys) + static_cast<int64_t>(kv_head) * a.head_dim;
-  const float* const all_values =
-      static_cast<const float*>(a.pages.values) + static_cast<int64_t>(kv_head) * a.head_dim;
+  const CachedHead<E> keys(a, a.pages.keys, a.pages.key_scales, kv_head),
+      values(a, a.pages.values, a.pages.value_scales, kv_head);
   pdl_wait();
   if (block.idle()) return;
 
@@ -66,33 +64,24 @@ __global__ void __launch_bounds__(kThreads)
     const int tiles = min(kWorkers, (block.keys - split * kSplitKeys + kKeyTile - 1) / kKeyTile);
     float p[kEach][kEach] = {};  // [rows, keys]: products, then scores, then weights
     int cache_rows[kEach];       // keys that the sequence does not have are taken as its last one, and masked
-    const float* key_rows[kEach];
+    HeadRow<E> key_rows[kEach];
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       cache_rows[j] = cache_row(a.pages, sequence, min(first_key + tx + 16 * j, block.keys - 1));
-      key_rows[j] = all_keys + cache_rows[j] * stride;
+      key_rows[j] = keys.row(cache_rows[j]);
     }
-    multiply_keys<width>(queries, key_rows, a.head_dim, vector, p);
+    multiply_keys<E, width>(queries, key_rows, a.head_dim, vector, p);
     score_tile(a, block, first_key, p, s);
     __syncthreads();  // so that the split's largest scores are stored
     weigh_tile(rule, rows, tiles, p, weights, s);
     __syncwarp();
-    if (worker < tiles) multiply_values<width>(a, block, all_values, stride, cache_rows, first_key, weights, vector, s);
+    if (worker < tiles) multiply_values<E, width>(a, block, values, cache_rows, first_key, weights, vector, s);
     if (threadIdx.x < rows) s.largest[threadIdx.x] = running_largest(s, rows, threadIdx.x, tiles - 1, -INFINITY).with;
     __syncthreads();  // so that the split's parts are stored
     join_tiles<width, kLanes>(s, rows, tiles, true);
     __syncthreads();
     finish_split<float, width, kLanes>(args, block, s, rule, split);
   }
-}
-
-// Loads four elements of a row of head_dim floats, with zeros beyond its end.
-__device__ float4 load_four(const float* row, int column, int head_dim, bool vector) {
-  if (vector) return column < head_dim ? *reinterpret_cast<const float4*>(row + column) : float4{0, 0, 0, 0};
-  float four[4];
-#pragma unroll
-  for (int e = 0; e < 4; ++e) four[e] = column + e < head_dim ? row[column + e] : 0;
-  return {four[0], four[1], four[2], four[3]};
 }
 
 // Loads the block's query rows into shared memory [kEach, width], with zeros in rows and columns that do not exist.
@@ -110,8 +99,8 @@ __device__ __forceinline__ void load_queries(const AttentionArgs& a, const Decod
 }
 
 // p[i][j] = query row i times the thread's key j.
-template <int width>
-__device__ __forceinline__ void multiply_keys(const float* queries, const float* const (&key_rows)[kEach], int head_dim,
+template <class E, int width>
+__device__ __forceinline__ void multiply_keys(const float* queries, const HeadRow<E> (&key_rows)[kEach], int head_dim,
                                               bool vector, float (&p)[kEach][kEach]) {
 #pragma unroll 4
   for (int d = 0; d < width; d += 4) {
@@ -171,9 +160,9 @@ __device__ __forceinline__ void weigh_tile(const ScaledScores& rule, int rows, i
 
 // Multiplies the weights with the tile's values, key by key, and stores the result as the worker's part. `cache_rows`
 // are the rows of the thread's own keys; the other threads of its worker get them from it.
-template <int width>
+template <class E, int width>
 __device__ __forceinline__ void multiply_values(const AttentionArgs& a, const DecodeRows& block,
-                                                const float* all_values, int64_t stride, const int (&cache_rows)[kEach],
+                                                const CachedHead<E>& values, const int (&cache_rows)[kEach],
                                                 int first_key, const float* weights, bool vector,
                                                 const DecodeState& s) {
   constexpr int kColumns = width / 16;  // columns of a thread: runs of 4, 64 apart
@@ -185,7 +174,7 @@ __device__ __forceinline__ void multiply_values(const AttentionArgs& a, const De
     const int keys = min(16, block.keys - first_key - 16 * j);
 #pragma unroll 4
     for (int key = 0; key < keys; ++key) {
-      const float* value_row = all_values + __shfl_sync(lanes, cache_rows[j], key, 16) * stride;
+      const HeadRow<E> value_row = values.row(__shfl_sync(lanes, cache_rows[j], key, 16));
       float weight[kEach];
 #pragma unroll
       for (int i = 0; i < kEach; ++i) weight[i] = weights[i * kScoreStride + 16 * j + key];
@@ -211,15 +200,15 @@ __device__ __forceinline__ void multiply_values(const AttentionArgs& a, const De
             part[i][c], part[i][c + 1], part[i][c + 2], part[i][c + 3]};
 }
 
-template <int width>
-void launch_width(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
+template <class E, int width>
+void launch_kernel(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   const AttentionArgs& a = args.attention;
   const DecodeGrid grid = decode_grid(args, kEach, width);
   constexpr int kFloats =
       kEach * width + kWorkers * kEach * kScoreStride + decode_floats(kEach, width, kLanes, kWorkers, true);
   constexpr int kBytes = kFloats * static_cast<int>(sizeof(float));
   const bool vector = a.head_dim % 4 == 0 && on_16_bytes(a.pages.keys) && on_16_bytes(a.pages.values);
-  constexpr auto kernel = cached_attention_decode_simt_kernel<width>;
+  constexpr auto kernel = cached_attention_decode_simt_kernel<E, width>;
   allow_shared_bytes<kernel, kBytes>();
   launch_dependent("cached_attention_decode_simt_kernel", kernel, {grid.blocks(a), kThreads, kBytes}, stream, args,
                    vector);
@@ -229,7 +218,10 @@ void launch_width(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
 
 void launch_cached_attention_decode_simt(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   if (args.attention.pages.singles == 0) return;
-  with_width(args.attention.head_dim, [&](auto width) { launch_width<width()>(stream, args); });
+  with_width(args.attention.head_dim, [&](auto width) {
+    if (args.attention.pages.key_scales != nullptr) return launch_kernel<F8, width()>(stream, args);
+    launch_kernel<float, width()>(stream, args);
+  });
 }
 
 }  // namespace lfm2

@@ -11,23 +11,27 @@ namespace lfm2 {
 
 // The key-value cache, and where the sequences of a batch lie in it. No kernel writes the index arrays.
 struct KeyPages {
-  void *keys, *values;         // [pages, page_size, kv_heads, head_dim]
+  void *keys, *values;         // [pages, page_size, kv_heads, head_dim], fp8 where there are scales
   const int32_t* page_table;   // [sequences, max_pages]
   const int32_t* sequence_of;  // [tokens]
   const int32_t* offsets;      // [sequences + 1]
   int max_pages, page_size;
   int64_t pages;    // number of pages in the cache
   int64_t singles;  // number of sequences, all at the front, that have one token each
+  uint8_t *key_scales = nullptr,
+          *value_scales = nullptr;  // [pages, page_size, kv_heads] (kernels/fp8_cache.h), or null
 };
 
 struct AppendKeysValuesArgs {
-  const void* qkv;           // [tokens, (heads + 2 kv_heads) head_dim]
+  void* qkv;                 // [tokens, (heads + 2 kv_heads) head_dim]
   const int32_t* positions;  // [tokens]; copied by the host, written by no kernel (dependent_launch.cuh)
   KeyPages pages;
   int64_t tokens;
   int heads, kv_heads, head_dim;
 };
 void launch_append_keys_values(cudaStream_t stream, const AppendKeysValuesArgs& args, DType act);
+// The rounding of keys and values to fp8: into the pages, or, without pages, in place.
+void launch_round_keys_values(cudaStream_t stream, const AppendKeysValuesArgs& args, DType act);
 
 struct AttentionArgs {
   const void* qkv;           // [tokens, (heads + 2 kv_heads) head_dim]

@@ -76,8 +76,10 @@ struct QkNormRopeArgs {
   int64_t tokens;
   int heads, kv_heads, head_dim;
 };
-void launch_qk_norm_rope(cudaStream_t stream, const QkNormRopeArgs& args, const RopeFrequencies& frequencies,
-                         DType act);
+// Where `rounds`, keys and values are then rounded to fp8 in place. Returns false where they still are to be: for heads
+// that only the kernel for any heads takes.
+bool launch_qk_norm_rope(cudaStream_t stream, const QkNormRopeArgs& args, const RopeFrequencies& frequencies, DType act,
+                         bool rounds);
 
 // Converts weights to another type when they are loaded. This is not an operator.
 void launch_convert(cudaStream_t stream, AnyArray source, void* target, DType to, int64_t count);

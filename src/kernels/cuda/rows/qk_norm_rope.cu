@@ -1,4 +1,5 @@
-// qk_norm_rope: RMSNorm of every query and key head, then the rotation, in place.
+// qk_norm_rope: RMSNorm of every query and key head, then the rotation, in place; and, if asked for, the rounding of
+// keys and values to fp8.
 #include "kernels/cuda/rows/qk_norm_rope.cuh"
 
 namespace lfm2 {
@@ -16,9 +17,12 @@ constexpr int kPairs = kMaxHeadDim / 2 / 32;  // most pairs of a lane, in the ke
 // - thread: pairs of octets, kThreads apart, kEach of them in flight: lane j of a head has elements 8 j … and
 //   head_dim / 2 + 8 j …, and so both ends of its rotations.
 // - alignment: qkv on 16 bytes, head_dim 16 times a power of two.
-template <class T, int kBlockTokens, int kEach>
+template <class T, int kBlockTokens, int kEach, bool rounds>
 __global__ void __launch_bounds__(kThreads) qk_norm_rope_kernel(QkNormRopeArgs args, RopeFrequencies frequencies) {
-  turn_heads<T, kBlockTokens, kEach>(args, frequencies, NoKeeper{});
+  if constexpr (rounds)
+    turn_heads<T, kBlockTokens, kEach>(args, frequencies, Rounder<T>{args});
+  else
+    turn_heads<T, kBlockTokens, kEach>(args, frequencies, NoKeeper{});
 }
 
 // For any head dimension up to kMaxHeadDim.
@@ -65,9 +69,9 @@ __global__ void __launch_bounds__(kThreads) qk_norm_rope_any_kernel(QkNormRopeAr
 
 }  // namespace
 
-void launch_qk_norm_rope(cudaStream_t stream, const QkNormRopeArgs& args, const RopeFrequencies& frequencies,
-                         DType act) {
-  if (args.tokens == 0) return;
+bool launch_qk_norm_rope(cudaStream_t stream, const QkNormRopeArgs& args, const RopeFrequencies& frequencies, DType act,
+                         bool rounds) {
+  if (args.tokens == 0) return true;
   with_device_type(act, [&](auto zero) {
     using T = decltype(zero);
     const auto launch = [&](auto kernel, int64_t tokens) {
@@ -75,9 +79,12 @@ void launch_qk_norm_rope(cudaStream_t stream, const QkNormRopeArgs& args, const 
                        frequencies);
     };
     if (!fits_octets(args)) return launch(qk_norm_rope_any_kernel<T>, kTokens);
-    if (args.tokens <= kFewTokens) return launch(qk_norm_rope_kernel<T, 1, 1>, 1);
-    launch(qk_norm_rope_kernel<T, kTokens, kItems>, kTokens);
+    with_constant(rounds, [&](auto constant) {
+      if (args.tokens <= kFewTokens) return launch(qk_norm_rope_kernel<T, 1, 1, constant()>, 1);
+      launch(qk_norm_rope_kernel<T, kTokens, kItems, constant()>, kTokens);
+    });
   });
+  return fits_octets(args);
 }
 
 }  // namespace lfm2

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/common/fp8_cache.cuh"
 #include "kernels/cuda/rows/launch.h"
 #include "kernels/cuda/rows/row_types.cuh"
 
@@ -42,15 +43,57 @@ inline bool fits_octets(const QkNormRopeArgs& args) {
 
 // What happens to keys and values beside: nothing.
 struct NoKeeper {
-  static constexpr bool kKeeps = false;
+  static constexpr bool kKeeps = false, kRounds = false;
   __device__ void find_rows(int64_t, int) const {}
-  template <class P>
-  __device__ void keep(int, int, int, const P&, const P&) const {}
+  template <class T, class P>
+  __device__ void keep(int, int, int, T*, const P&, const P&) const {}
+};
+
+// A head of keys or values in fp8. The lanes that share the head make it together, each of its octets `low` and `high`.
+template <class T>
+struct RoundedHead {
+  uint2 low, high;  // E4M3
+  int exponent;     // of the scale
+
+  __device__ RoundedHead(const Packed<T>& low_octet, const Packed<T>& high_octet, int lanes) {
+    const Octet a = unpack(low_octet), b = unpack(high_octet);
+    float largest = larger_magnitude(larger_magnitude(0, a), b);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const unsigned sharing = ((1u << lanes) - 1) << (lane / lanes * lanes);  // at most 16 lanes
+    for (int step = lanes / 2; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(sharing, largest, step));
+    exponent = scale_exponent(largest, kMaxScaleExponent<T>);
+    low = to_fp8(a, inverse_scale_of(exponent));
+    high = to_fp8(b, inverse_scale_of(exponent));
+  }
+  // An octet as elements of type T again.
+  __device__ Packed<T> values(uint2 octet) const {
+    const float4 first = from_fp8(octet.x, scale_of(exponent)), second = from_fp8(octet.y, scale_of(exponent));
+    return pack<T>(Octet{{first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w}});
+  }
+};
+
+// Rounds keys and values to fp8 in place.
+template <class T>
+struct Rounder {
+  static constexpr bool kKeeps = true, kRounds = true;
+  const QkNormRopeArgs& args;
+
+  __device__ void find_rows(int64_t, int) const {}
+  __device__ RoundedHead<T> round(T* place, const Packed<T>& low, const Packed<T>& high) const {
+    const int half = args.head_dim / 2;
+    const RoundedHead<T> head(low, high, half / kOctet);
+    store_packed(place, head.values(head.low), kOctet, true);
+    store_packed(place + half, head.values(head.high), kOctet, true);
+    return head;
+  }
+  __device__ void keep(int, int, int, T* place, const Packed<T>& low, const Packed<T>& high) const {
+    round(place, low, high);
+  }
 };
 
 // What a block of these kernels does. Everything that needs only weights and positions comes before the wait. Where the
 // keeper keeps, it is given the rotated keys, then the values, of each token: keep(token of the block, head, element,
-// the octet from there on, the octet head_dim / 2 behind it).
+// its place in qkv, the octet from there on, the octet head_dim / 2 behind it). One that rounds stores them there.
 template <class T, int kBlockTokens, int kEach, class Keeper>
 __device__ __forceinline__ void turn_heads(const QkNormRopeArgs& args, const RopeFrequencies& frequencies,
                                            Keeper keeper) {
@@ -97,7 +140,7 @@ __device__ __forceinline__ void turn_heads(const QkNormRopeArgs& args, const Rop
       if (item >= end) continue;
       const int head = at / lanes, first = at % lanes * kOctet;
       if (head >= rotated) {
-        keeper.keep(t, head - args.heads, first, low[k], high[k]);
+        keeper.keep(t, head - args.heads, first, places[k], low[k], high[k]);
         continue;
       }
       const float factor = rms_factor(squares, args.head_dim, args.eps);
@@ -112,9 +155,11 @@ __device__ __forceinline__ void turn_heads(const QkNormRopeArgs& args, const Rop
       }
       low[k] = pack<T>(turned_low);
       high[k] = pack<T>(turned_high);
-      store_packed(places[k], low[k], kOctet, true);
-      store_packed(places[k] + half, high[k], kOctet, true);
-      if (head >= args.heads) keeper.keep(t, head - args.heads, first, low[k], high[k]);
+      if (!Keeper::kRounds || head < args.heads) {
+        store_packed(places[k], low[k], kOctet, true);
+        store_packed(places[k] + half, high[k], kOctet, true);
+      }
+      if (head >= args.heads) keeper.keep(t, head - args.heads, first, places[k], low[k], high[k]);
     }
   }
 }

@@ -150,7 +150,7 @@ StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute
     caches.emplace(backend, config, stage.layers(), compute, shape);
     for (const LayerCache& layer : caches->layers())
       for (const Tensor& cache : {layer.key_values.keys, layer.key_values.values, layer.conv.states})
-        if (cache) noise.fill(backend, cache);
+        if (cache && is_float(cache)) noise.fill(backend, cache);
   }
   Stopwatch stopwatch(backend);
   const auto seconds = [&](int64_t tokens) {

@@ -1,0 +1,8 @@
+// LFM2_HOST_DEVICE marks functions that both CPU and GPU call.
+#pragma once
+
+#ifdef __CUDACC__
+#define LFM2_HOST_DEVICE __host__ __device__
+#else
+#define LFM2_HOST_DEVICE
+#endif
