@@ -69,11 +69,13 @@ TEST_P(GenerationRunTest, GreedyIsTransformersGreedy) {
 
 // The log-probabilities of generated tokens are, bit for bit, those that scoring the finished texts gives.
 void expect_bits_of_scoring(const TemporaryFolder& folder, const std::string& golden_case, const std::string& golden,
-                            const std::string& dtype) {
+                            const std::string& dtype, const std::string& cache_dtype = "auto") {
   const Array greedy = read_array(golden, "greedy"), ids = read_array(golden, "input_ids");
   const int64_t length = ids.dim(1), whole = greedy.dim(1), samples = greedy.dim(0);
-  const std::vector<std::string> common{
-      "--weights", golden_shards(golden_case, most_stages(golden_case)), "--dtype", dtype, "--top-logprobs", "3"};
+  const std::vector<std::string> common{"--weights",      golden_shards(golden_case, most_stages(golden_case)),
+                                        "--dtype",        dtype,
+                                        "--cache-dtype",  cache_dtype,
+                                        "--top-logprobs", "3"};
   std::vector<std::string> generate = common, score = common;
   generate.insert(generate.end(), {"--input", golden, "--max-tokens", std::to_string(whole - length), "--ignore-eos",
                                    "--output", folder / "out.h5"});
@@ -118,15 +120,63 @@ class GoldenGenerationBitsTest : public GenerationRunTest {};
 
 TEST_P(GoldenGenerationBitsTest, LogProbabilitiesAreThoseOfScoring) {
   for (const std::string& dtype : golden_dtypes(GetParam())) {
-    SCOPED_TRACE(dtype);
-    std::filesystem::remove(folder_ / "out.h5");
-    std::filesystem::remove(folder_ / "scores.h5");
-    expect_bits_of_scoring(folder_, GetParam(), golden(), dtype);
+    for (const char* cache_dtype : {"auto", "fp8"}) {
+      SCOPED_TRACE(dtype + ", keys and values " + cache_dtype);
+      std::filesystem::remove(folder_ / "out.h5");
+      std::filesystem::remove(folder_ / "scores.h5");
+      expect_bits_of_scoring(folder_, GetParam(), golden(), dtype, cache_dtype);
+    }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, GoldenGenerationBitsTest, testing::ValuesIn(with_fp8_bits(kGoldenCases)),
                          [](const auto& tested) { return test_name(tested.param); });
+
+// Keys and values in fp8: one rank's bits of texts and of scores for all ranks, pages, chunks, micro-batches and
+// replicas.
+class Fp8CacheTest : public testing::Test {
+ protected:
+  std::string results_of(int ranks, std::vector<std::string> arguments, const std::vector<std::string>& options) const {
+    arguments.insert(arguments.end(), {"--cache-dtype", "fp8", "--report", folder_ / "report.json"});
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const Outcome outcome = run_stage(ranks, arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    const Json report = Json::parse(read_bytes(folder_ / "report.json"));
+    EXPECT_EQ(report.at("cache_dtype"), "fp8");
+    return report.at("results_xxh3").get<std::string>();
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(Fp8CacheTest, GenerationHasTheBitsOfOneRank) {
+  const std::vector<std::string> job{"--weights",
+                                     golden_shards("tiny-moe", 4),
+                                     "--samples",
+                                     "13",
+                                     "--length",
+                                     "40",
+                                     "--max-tokens",
+                                     "20",
+                                     "--temperature",
+                                     "1",
+                                     "--ignore-eos",
+                                     "--top-logprobs",
+                                     "2"};
+  const std::string one = results_of(1, job, {});
+  EXPECT_EQ(results_of(1, job, {"--page-size", "1", "--max-batched-tokens", "7"}), one);
+  EXPECT_EQ(results_of(2, job, {"--max-batched-tokens", "16", "--micro-batch", "1"}), one);
+  EXPECT_EQ(results_of(4, job, {"--page-size", "16", "--max-num-seqs", "3"}), one);
+  EXPECT_EQ(results_of(4, job, {"--replicas", "2"}), one);
+}
+
+TEST_F(Fp8CacheTest, ScoringHasTheBitsOfOneRank) {
+  const std::vector<std::string> job{
+      "--weights", golden_shards("tiny-moe", 4), "--samples", "13", "--length", "40", "--logits", "all"};
+  const std::string one = results_of(1, job, {});
+  EXPECT_EQ(results_of(2, job, {"--micro-batch", "1", "--virtual-stages", "2"}), one);
+  EXPECT_EQ(results_of(4, job, {"--micro-batch", "3"}), one);
+  EXPECT_EQ(results_of(4, job, {"--replicas", "2"}), one);
+}
 
 TEST(GenerationRunTest, DrawnTextsAreTheSameForAnyRanks) {
   const TemporaryFolder folder;

@@ -141,6 +141,7 @@ TEST_F(BegunTest, AnotherJobIsRefused) {
   const std::vector<std::string> resume = with(options_, {"--resume"});
   expect_refused(with(resume, {"--seed", "4"}), 65, {"o.bin.journal", "other input", "60000 samples"});
   expect_refused(with(resume, {"--dtype", "bf16"}), 64, {"other options", "--dtype", "\"bf16\"", "\"fp32\""});
+  expect_refused(with(resume, {"--cache-dtype", "fp8"}), 64, {"other options", "--cache-dtype", "\"fp8\""});
   if (!on_gpus())
     expect_refused(with(resume, {"--simd", "portable"}), 64,
                    {"other options: --device", " continues it on a processor that has these instructions"});

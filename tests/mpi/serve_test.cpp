@@ -115,14 +115,17 @@ TEST_F(ServeBitsTest, OfAJobWhoeverComesAndGoes) {
   struct Way {
     std::string model, dtype;
     std::vector<int> ranks;
+    Arguments options = {};
   };
-  for (const Way& way : {Way{"kjv-moe", "fp32", {1, 4}}, Way{"kjv-moe.channel-all", "fp8", {2}}}) {
+  for (const Way& way : {Way{"kjv-moe", "fp32", {1, 4}},
+                         {"kjv-moe.channel-all", "fp8", {2}},
+                         {"kjv-moe", "fp32", {2}, {"--cache-dtype", "fp8"}}}) {
     model_ = way.model;
-    const std::vector<Json> expected = answers_of_job(asked(all), {}, way.dtype);
+    const std::vector<Json> expected = answers_of_job(asked(all), way.options, way.dtype);
     ASSERT_EQ(expected.size(), all.size());
     for (const int ranks : way.ranks) {
       SCOPED_TRACE(testing::Message() << way.model << ", " << ranks << " ranks");
-      start(ranks, {}, way.dtype);
+      start(ranks, way.options, way.dtype);
       expect_answers(all, expected);
       const Outcome outcome = end();
       EXPECT_EQ(outcome.out.find("In the"), std::string::npos) << "the access log has no texts";
