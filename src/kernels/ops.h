@@ -10,7 +10,8 @@
 // that of Hugging Face transformers, Lfm2 and Lfm2Moe.
 //
 // The four plain products (matmul, matmul_swiglu, grouped_matmul, grouped_swiglu) also take fp8 operands with scales,
-// both a and w: the result is that of the scaled values. The fused operators take none.
+// both a and w: the result is that of the scaled values. The fused operators take none. What rms_norm, norm_route
+// (sorted) and combine_experts_norm (normed) give may be fp8: the result in the type act, rounded as quantize does.
 #pragma once
 
 #include <cstdint>
@@ -99,6 +100,9 @@ class Ops {
   // results are the same.
   bool fuses_norm(const Tensor& x) const { return x.dtype != DType::kF32 && x.dim(0) <= max_fused_norm_rows_; }
   int64_t max_fused_norm_rows() const { return max_fused_norm_rows_; }
+  // Whether matmul or grouped_matmul of a [rows, k] act and this fp8 w should round a as quantize does, rather than an
+  // operator before it. The results are the same. Only where this is so do they take an a that is not fp8.
+  virtual bool rounds_operand(const Tensor& /*a*/, const Tensor& /*w*/) const { return false; }
 
   // out[t] = table[ids[t]].  ids [tokens] int32, table [vocab, hidden] weight, out [tokens, hidden] act
   virtual void embed(const Tensor& ids, const Tensor& table, const Tensor& out) = 0;
@@ -107,7 +111,8 @@ class Ops {
   // ids did not know.  ids [tokens] int32, changed in place, drawn [n] int32
   virtual void insert_drawn(const Tensor& ids, const Tensor& drawn) = 0;
 
-  // out = x / sqrt(mean(x^2) + eps) * weight for each row.  x, out [rows, n] act, weight [n] weight; out may be x
+  // out = x / sqrt(mean(x^2) + eps) * weight for each row.  x [rows, n] act, weight [n] weight, out [rows, n] act or
+  // fp8; out may be x
   virtual void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) = 0;
 
   // Rounds rows to fp8 with their own scales, as dynamic quantisation of activations does (compressed-tensors,
@@ -191,14 +196,14 @@ class Ops {
   // normed = rms_norm(x); logits = normed gateᵀ in fp32; route(logits), group_by_expert, and sorted = gather_rows of
   // normed by routing.sources: all that stands before the products of experts, in as few launches as it takes.
   // x, normed [tokens, hidden] act, norm_weight [hidden] weight, gate [experts, hidden] weight; normed may be x;
-  // sorted [tokens top_k, hidden] act
+  // sorted [tokens top_k, hidden] act or fp8, of which normed is scratch that is not x
   virtual void norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
                           RouterRule rule, const Tensor& normed, const Routing& routing, const Tensor& sorted) = 0;
 
   // Sorts the assignments by expert: fills routing.sources, .rows and .expert_offsets from routing.ids.
   virtual void group_by_expert(const Routing& routing) = 0;
 
-  // out[i] = x[rows[i]].  x [any, n], rows [count] int32, out [count, n], same type
+  // out[i] = x[rows[i]].  x [any, n], rows [count] int32, out [count, n], same type, and not fp8
   virtual void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) = 0;
 
   // Rows expert_offsets[e] … expert_offsets[e + 1] of a times w[e]ᵀ.
@@ -220,7 +225,7 @@ class Ops {
   virtual void combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) = 0;
 
   // combine_experts, then normed = rms_norm(residual): the same bits in one pass.
-  // norm_weight [hidden] weight, normed [tokens, hidden] act
+  // norm_weight [hidden] weight, normed [tokens, hidden] act or fp8
   virtual void combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual,
                                     const Tensor& norm_weight, float eps, const Tensor& normed) = 0;
 

@@ -94,6 +94,17 @@ struct Tensor {
   }
 };
 
+// The memory of rows x [rows, k] of 16 or 32 bits, as fp8 rows with scales of `group` elements each.
+inline Tensor as_fp8_rows(const Tensor& x, int64_t group) {
+  Tensor rows(x.data, DType::kF8, {x.dim(0), x.dim(1)});
+  rows.scales = {.group = group, .stride = x.dim(0)};
+  const size_t elements = (rows.bytes() + sizeof(float) - 1) / sizeof(float) * sizeof(float);
+  expect(elements + static_cast<size_t>(rows.scales.groups(x.k()) * x.dim(0)) * sizeof(float) <= x.bytes(),
+         "as_fp8_rows: no room for the scales");
+  if (x.data != nullptr) rows.scales.data = reinterpret_cast<float*>(x.data + elements);
+  return rows;
+}
+
 inline bool is_float(const Tensor& x) { return x.dtype != DType::kI32 && x.dtype != DType::kF8; }
 // Whether matrix products take these two operands: floats of any types, or fp8 with scales.
 inline bool are_operands(const Tensor& a, const Tensor& w) {

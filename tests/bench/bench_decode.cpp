@@ -50,6 +50,13 @@ class ChosenOps final : public Ops {
   void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) override {
     call("rms_norm", [&] { ops_.rms_norm(x, weight, eps, out); });
   }
+  bool rounds_operand(const Tensor& a, const Tensor& w) const override { return ops_.rounds_operand(a, w); }
+  void quantize(const Tensor& x, const Tensor& out) override {
+    call("quantize", [&] { ops_.quantize(x, out); });
+  }
+  void put_columns(const Tensor& x, int64_t first, const Tensor& out) override {
+    call("put_columns", [&] { ops_.put_columns(x, first, out); });
+  }
   void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) override {
     call(fmt::format("matmul n {} k {}", w.dim(0), w.dim(1)), [&] { ops_.matmul(a, w, bias, out, write); });
   }
@@ -175,16 +182,38 @@ class ChosenOps final : public Ops {
   bool only_ = false;
 };
 
+// Which weights are fp8, as `weights-tools quantize --modules` names them.
+enum class Fp8Modules { kNone, kExperts, kAll };
+
 // Small random weights of any shape.
 class RandomWeights final : public WeightSource {
  public:
-  explicit RandomWeights(Backend& backend) : backend_(backend), memory_(backend) {
+  RandomWeights(Backend& backend, Fp8Modules fp8) : backend_(backend), memory_(backend), fp8_(fp8) {
     std::mt19937 generator(1);
     std::normal_distribution<float> normal(0, 0.02f);
     std::vector<float> noise(size_t{1} << 22);
     for (float& x : noise) x = normal(generator);
     noise_ = memory_.allocate(kAct, {static_cast<int64_t>(noise.size())});
     backend.upload(noise_, 0, DType::kF32, noise.data(), noise_.numel());
+    std::vector<F8> noise8(noise.size());
+    for (size_t i = 0; i < noise.size(); ++i) noise8[i] = from_float<F8>(noise[i] / kScale);
+    noise8_ = memory_.allocate(DType::kF8, {static_cast<int64_t>(noise8.size())});
+    backend.upload(noise8_, 0, DType::kF8, noise8.data(), noise8_.numel());
+  }
+  Tensor load_for_products(const std::vector<std::string>& names, std::initializer_list<int64_t> dims,
+                           Rows rows) override {
+    const bool feed_forward = names.front().find("feed_forward") != std::string::npos,
+               mixer = names.front().ends_with("_proj.weight");
+    if (fp8_ == Fp8Modules::kNone || !(feed_forward || (mixer && fp8_ == Fp8Modules::kAll)))
+      return load(names, dims, rows);
+    Tensor tensor = memory_.allocate(DType::kF8, dims);
+    fill(tensor);
+    const int64_t count = tensor.numel() / tensor.k();
+    const std::vector<float> scales(static_cast<size_t>(count), kScale);
+    const Tensor held = memory_.allocate(DType::kF32, {count});
+    backend_.upload(held, 0, DType::kF32, scales.data(), count);
+    tensor.scales = {.data = held.as<float>(), .stride = tensor.dim(tensor.rank - 2)};
+    return tensor;
   }
   Tensor load(const std::vector<std::string>& names, std::initializer_list<int64_t> dims, Rows) override {
     const bool bias = names.front().ends_with("expert_bias");
@@ -197,26 +226,29 @@ class RandomWeights final : public WeightSource {
     fill(tensor);
     return tensor;
   }
-  // The noise is that of 16 bits in tensors of every type: small and finite there, too.
+  // The noise of 16 bits is small and finite in tensors of fp32, too.
   void fill(const Tensor& tensor) {
-    for (size_t first = 0; first < tensor.bytes(); first += noise_.bytes())
-      backend_.copy(backend_.compute(), tensor.data + first, noise_.data,
-                    std::min(noise_.bytes(), tensor.bytes() - first));
+    const Tensor& noise = tensor.dtype == DType::kF8 ? noise8_ : noise_;
+    for (size_t first = 0; first < tensor.bytes(); first += noise.bytes())
+      backend_.copy(backend_.compute(), tensor.data + first, noise.data,
+                    std::min(noise.bytes(), tensor.bytes() - first));
   }
 
  private:
+  static constexpr float kScale = 0.0005f;
   Backend& backend_;
   TensorMemory memory_;
-  Tensor noise_;
+  Fp8Modules fp8_;
+  Tensor noise_, noise8_;
 };
 
 class Bench {
  public:
-  explicit Bench(Backend& backend)
+  Bench(Backend& backend, Fp8Modules fp8)
       : backend_(backend),
         stream_(dynamic_cast<CudaStream&>(backend.compute()).native()),
         config_(parse_model_config(builtin_model_config("lfm2-8b-a1b"), "lfm2-8b-a1b")),
-        weights_(backend),
+        weights_(backend, fp8),
         stage_(weights_, config_, {0, config_.layers}),
         ops_(backend.ops()) {
     CUDA_CHECK(cudaEventCreate(&start_));
@@ -385,9 +417,13 @@ int main(int argc, char** argv) {
   }
   const auto backend = make_cuda_backend(0);
   std::printf("%s\n", backend->description().c_str());
-  Bench bench(*backend);
+  const std::string first = argc > 1 ? argv[1] : "";
+  const Fp8Modules fp8 = first == "--fp8=experts" ? Fp8Modules::kExperts
+                         : first == "--fp8=all"   ? Fp8Modules::kAll
+                                                  : Fp8Modules::kNone;
+  Bench bench(*backend, fp8);
   int64_t length = 64;
-  for (int i = 1; i < argc; ++i) {
+  for (int i = fp8 == Fp8Modules::kNone ? 1 : 2; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--length" && i + 1 < argc)
       length = std::stoll(argv[++i]);

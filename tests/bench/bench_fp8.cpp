@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -91,24 +92,35 @@ class Bench {
       else
         launch_gemm_wgmma(stream_, args, DType::kBf16, DType::kBf16);
     });
+    args.scales.a = scales.as<float>();
     const WgmmaTile chosen = choose_fp8_tile(args, multiprocessors_);
     for (const bool block : {true, false}) {
       args.scales = {scales.as<float>(), scales.as<float>(), m, block ? 8 : 1, block ? 128 : 0};
       const auto lines = [&](const auto& tiles) {
         for (const WgmmaTile tile : tiles) {
           if (tile.transposed && m / shape.groups > 2 * tile.rows) continue;
-          const std::string name = fmt::format("fp8 {} {}x{}/{}{}", block ? "block" : "channel", tile.rows,
-                                               tile.columns, tile.cluster, tile.transposed ? " transposed" : "");
+          const std::string name =
+              fmt::format("fp8 {} {}x{}/{}{}", block ? "block" : "channel", tile.rows, tile.columns, tile.cluster,
+                          tile.rounds       ? " rounds"
+                          : tile.transposed ? " transposed"
+                                            : "");
           line(name, tile == chosen, 1, [&](int64_t copy) {
-            args.a = a.data, args.w = {w.data + copy * matrix, DType::kF8};
+            args.a = tile.rounds ? a16.data : a.data, args.w = {w.data + copy * matrix, DType::kF8};
+            args.scales.a = tile.rounds ? nullptr : scales.as<float>();
             launch_gemm_fp8(stream_, args, tile);
           });
         }
       };
       shape.epilogue == Epilogue::kSwiglu ? lines(kFp8SwigluTiles) : lines(kFp8Tiles);
-      if (shape.epilogue != Epilogue::kAdd) lines(kFp8TransposedTiles);
+      if (shape.epilogue != Epilogue::kAdd)
+        lines(kFp8TransposedTiles);
+      else if (m <= 16)
+        lines(std::span(kFp8TransposedTiles).first<1>());
+      if (!block && shape.epilogue != Epilogue::kSwiglu && shape.k <= kMaxRoundedK && m / shape.groups <= 16)
+        lines(std::span(&kFp8RoundingTile, 1));
       line(fmt::format("quantize {}", block ? "group" : "token"), false, 1, [&](int64_t) {
-        launch_quantize(stream_, a16.data, m, shape.k, block ? 128 : 0, a.data, scales.as<float>(), m, DType::kBf16);
+        launch_quantize(stream_, a16.data, nullptr, m, shape.k, {a.as<uint8_t>(), scales.as<float>(), m, block},
+                        DType::kBf16);
       });
     }
   }

@@ -63,7 +63,11 @@ void CpuOps::norm_route(const Tensor& x, const Tensor& norm_weight, float eps, c
   matmul(normed, gate, {}, logits, Write::kStore);
   route(logits, bias, rule, routing);
   group_by_expert(routing);
-  gather_rows(normed, routing.sources, sorted);
+  if (sorted.dtype != DType::kF8) return gather_rows(normed, routing.sources, sorted);
+  const Tensor gathered(rounded_.reserve<std::byte>(static_cast<size_t>(sorted.numel()) * size_bytes(x.dtype)), x.dtype,
+                        {sorted.dim(0), sorted.dim(1)});
+  gather_rows(normed, routing.sources, gathered);
+  quantize(gathered, sorted);
 }
 
 void CpuOps::norm_route_swiglu(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate,

@@ -59,6 +59,11 @@ void CpuOps::insert_drawn(const Tensor& ids, const Tensor& drawn) {
 
 void CpuOps::rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) {
   const int64_t n = weight.numel();
+  if (out.dtype == DType::kF8) {
+    const Tensor normed(rounded_.reserve<std::byte>(x.bytes()), x.dtype, {x.dim(0), n});
+    rms_norm(x, weight, eps, normed);
+    return quantize(normed, out);
+  }
   expect(x.rank == 2 && x.dim(1) == n && out.dims == x.dims && out.dtype == x.dtype && is_float(x) && is_float(weight),
          "rms_norm: shapes");
   const float* in = as_float(x, activations_);

@@ -118,6 +118,7 @@ class CpuOps : public Ops {
   RopeTable rope_;
   std::vector<TokenRange> token_ranges_;
   GrowingBuffer activations_, weights_, more_weights_, logits_, scratch_, log_sums_, best_;
+  GrowingBuffer rounded_;  // rows before they are rounded to fp8
 };
 
 template <class F>

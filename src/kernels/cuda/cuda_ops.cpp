@@ -24,15 +24,12 @@ void CudaOps::insert_drawn(const Tensor& ids, const Tensor& drawn) {
 
 void CudaOps::rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) {
   check_norm(x, weight, out);
-  launch_rms_norm(stream_, x.data, any(weight), eps, x.dim(0), weight.numel(), out.data, x.dtype);
+  launch_rms_norm(stream_, x.data, any(weight), eps, x.dim(0), weight.numel(), out.data, x.dtype, rounded_rows(out));
 }
 
 void CudaOps::quantize(const Tensor& x, const Tensor& out) {
-  expect(x.rank == 2 && out.dtype == DType::kF8 && out.dims == x.dims && is_float(x) && out.scales.rows == 1 &&
-             (out.scales.group == 0 || out.scales.group == 128),
-         "quantize: shapes");
-  launch_quantize(stream_, x.data, x.dim(0), x.dim(1), static_cast<int>(out.scales.group), out.data, out.scales.data,
-                  out.scales.stride, x.dtype);
+  expect(x.rank == 2 && out.dtype == DType::kF8 && out.dims == x.dims && is_float(x), "quantize: shapes");
+  launch_quantize(stream_, x.data, nullptr, x.dim(0), x.dim(1), rounded_rows(out), x.dtype);
 }
 
 void CudaOps::put_columns(const Tensor& x, int64_t first, const Tensor& out) {
@@ -136,7 +133,8 @@ NormRouteArgs norm_route_args(const Tensor& x, const Tensor& norm_weight, float 
              routing.rows.numel() == tokens * rule.top_k && routing.sources.numel() == tokens * rule.top_k &&
              routing.expert_offsets.numel() == experts + 1,
          "norm_route: routing");
-  expect(sorted.rank == 2 && sorted.dim(0) == tokens * rule.top_k && sorted.dim(1) == hidden && sorted.dtype == x.dtype,
+  expect(sorted.rank == 2 && sorted.dim(0) == tokens * rule.top_k && sorted.dim(1) == hidden &&
+             (sorted.dtype == x.dtype || (sorted.dtype == DType::kF8 && normed.data != x.data)),
          "norm_route: sorted");
   return {.x = x.data,
           .gate = any(gate),
@@ -166,13 +164,23 @@ void CudaOps::norm_route(const Tensor& x, const Tensor& norm_weight, float eps, 
   NormRouteArgs args = norm_route_args(x, norm_weight, eps, gate, bias, rule, normed, routing, sorted);
   args.exchange = reinterpret_cast<uint8_t*>(workspaces_.route.data());
   args.reserved_sms = products_.reserved_sms();
-  const auto [grouped, visible] = launch_norm_route(stream_, args, x.dtype);
+  const bool rounds = sorted.dtype == DType::kF8;
+  const Tensor rows = rounds ? as_fp8_rows(normed, sorted.scales.group) : normed;
+  args.rounded = rounded_rows(rows);
+  args.rounded_sorted = rounded_rows(sorted);
+  const auto [grouped, rounded, visible] = launch_norm_route(stream_, args, x.dtype);
   products_.set_routing_visible(visible);
   if (grouped) return;
   group_by_expert(routing);
-  products_.set_routing_visible(launch_scatter_rows(stream_, normed.data, args.rows, args.tokens, args.top_k,
-                                                    args.hidden * static_cast<int64_t>(size_bytes(normed.dtype)),
-                                                    sorted.data));
+  if (rounds && !rounded) {
+    launch_quantize(stream_, normed.data, args.sources, sorted.dim(0), args.hidden, args.rounded_sorted, x.dtype);
+    return products_.set_routing_visible(Visible::kAfterWait);
+  }
+  const CopiedScales scales{args.rounded.scales, args.rounded_sorted.scales, args.rounded.stride,
+                            args.rounded_sorted.stride, rounds ? static_cast<int>(rows.scales.groups(args.hidden)) : 0};
+  products_.set_routing_visible(launch_scatter_rows(stream_, rows.data, args.rows, args.tokens, args.top_k,
+                                                    args.hidden * static_cast<int64_t>(size_bytes(rows.dtype)),
+                                                    sorted.data, scales));
 }
 
 void CudaOps::norm_route_swiglu(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate,
@@ -240,13 +248,15 @@ void CudaOps::combine_experts(const Tensor& y, const Routing& routing, const Ten
 
 void CudaOps::combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual,
                                    const Tensor& norm_weight, float eps, const Tensor& normed) {
-  expect(norm_weight.numel() == residual.dim(1) && normed.dims == residual.dims && normed.dtype == residual.dtype,
+  expect(norm_weight.numel() == residual.dim(1) && normed.dims == residual.dims &&
+             (normed.dtype == residual.dtype || normed.dtype == DType::kF8),
          "combine_experts_norm: shapes");
   launch_combine_experts_norm(stream_,
                               {.combine = combine_args(y, routing, residual, products_.routing_visible()),
                                .normed = normed.data,
                                .norm_weight = any(norm_weight),
-                               .eps = eps},
+                               .eps = eps,
+                               .rounded = rounded_rows(normed)},
                               y.dtype);
 }
 

@@ -38,6 +38,7 @@ class CudaOps final : public Ops {
   void embed(const Tensor& ids, const Tensor& table, const Tensor& out) override;
   void insert_drawn(const Tensor& ids, const Tensor& drawn) override;
   void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) override;
+  bool rounds_operand(const Tensor& a, const Tensor& w) const override { return products_.rounds_operand(a, w); }
   void quantize(const Tensor& x, const Tensor& out) override;
   void put_columns(const Tensor& x, int64_t first, const Tensor& out) override;
   void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) override {

@@ -19,6 +19,12 @@ Attention::Attention(WeightSource& weights, const ModelConfig& config, const std
   out_proj_ = weights.load_for_products({block + "out_proj.weight"}, {config.hidden, shape_.heads * shape_.head_dim});
 }
 
+std::optional<int64_t> Attention::fp8_group() const {
+  for (const Tensor& w : qkv_proj_)
+    if (w.dtype != DType::kF8) return std::nullopt;
+  return qkv_proj_.front().scales.group;
+}
+
 void Attention::project(Pass& pass, const Norm& norm, const Tensor& qkv) const {
   if (qkv_proj_.size() == 1) return pass.project(norm, qkv_proj_.front(), {}, qkv);
   int64_t first = 0;

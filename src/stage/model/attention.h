@@ -10,6 +10,8 @@ namespace lfm2 {
 class Attention {
  public:
   Attention(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
+  // Norm::fp8_group of the norm before it.
+  std::optional<int64_t> fp8_group() const;
   // The heads' results [tokens, heads head_dim] act, of norm(residual). Tokens whose results are not wanted
   // (Batch::output_tokens) leave their keys and values.
   Tensor mix(Pass& pass, const Norm& norm) const;

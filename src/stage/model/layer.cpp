@@ -31,6 +31,7 @@ Layer::Layer(WeightSource& weights, const ModelConfig& config, int64_t index, La
   if (layers.has_mixer(index)) {
     operator_norm_ = {weights.load({prefix + "operator_norm.weight"}, {config.hidden}), config.norm_eps};
     mixer_.emplace(make_mixer(weights, config, index));
+    operator_norm_.fp8_group = std::visit([](const auto& mixer) { return mixer.fp8_group(); }, *mixer_);
   }
   if (layers.has_feed_forward(index)) {
     ffn_norm_ = {weights.load({prefix + "ffn_norm.weight"}, {config.hidden}), config.norm_eps};
@@ -55,7 +56,7 @@ void Layer::forward(Pass& pass, const Layer* next) const {
   if (!ffn_) return;
   if (is_last_ && pass.output != nullptr) pass.keep(pass.output->rows, pass.output->residual);
   pass.scratch.reset();
-  pass.is_normed = next != nullptr && !pass.ops.fuses_norm(pass.residual);
+  pass.is_normed = next != nullptr && !pass.fuses(next->operator_norm_);
   const Norm* behind = pass.is_normed ? &next->operator_norm_ : nullptr;
   std::visit([&](const auto& ffn) { ffn.forward(pass, ffn_norm_, behind); }, *ffn_);
 }

@@ -30,12 +30,14 @@ void Moe::forward(Pass& pass, const Norm& norm, const Norm* next) const {
                         .sources = scratch.allocate(DType::kI32, {rows}),
                         .rows = scratch.allocate(DType::kI32, {tokens, rule_.top_k}),
                         .expert_offsets = scratch.allocate(DType::kI32, {experts_ + 1})};
-  const Tensor sorted = scratch.allocate(x.dtype, {rows, hidden});
+  const bool fp8 = gate_up_.dtype == DType::kF8;
+  const Tensor sorted = fp8 ? scratch.allocate_quantized({rows, hidden}, gate_up_.scales.group)
+                            : scratch.allocate(x.dtype, {rows, hidden});
   const Tensor product = scratch.allocate(x.dtype, {rows, ffn_});
   const Tensor output = scratch.allocate(x.dtype, {rows, hidden});
-  if (gate_up_.dtype == DType::kF8) {
+  if (fp8) {
     ops.norm_route(residual, norm.weight, norm.eps, gate_, expert_bias_, rule_, x, routing, sorted);
-    ops.grouped_swiglu(pass.operand(sorted, gate_up_), gate_up_, routing.expert_offsets, product);
+    ops.grouped_swiglu(sorted, gate_up_, routing.expert_offsets, product);
   } else {
     ops.norm_route_swiglu(residual, norm.weight, norm.eps, gate_, expert_bias_, rule_, gate_up_, x, routing, sorted,
                           product);
@@ -44,7 +46,7 @@ void Moe::forward(Pass& pass, const Norm& norm, const Norm* next) const {
     return ops.matmul_combine_experts(product, down_, routing, output, residual);
   ops.grouped_matmul(pass.operand(product, down_), down_, routing.expert_offsets, output);
   if (next == nullptr) return ops.combine_experts(output, routing, residual);
-  ops.combine_experts_norm(output, routing, residual, next->weight, next->eps, pass.normed);
+  ops.combine_experts_norm(output, routing, residual, next->weight, next->eps, pass.normed_by(*next));
 }
 
 }  // namespace lfm2

@@ -9,6 +9,10 @@ namespace lfm2 {
 class ShortConv {
  public:
   ShortConv(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
+  // Norm::fp8_group of the norm before it.
+  std::optional<int64_t> fp8_group() const {
+    return in_proj_.dtype == DType::kF8 ? std::optional(in_proj_.scales.group) : std::nullopt;
+  }
   // The gated convolution [tokens, hidden] act of norm(residual).
   Tensor mix(Pass& pass, const Norm& norm) const;
   // residual += out_proj(mixed)

@@ -1,6 +1,7 @@
 // Where the constructor of a block gets its weights from: shards, or no memory at all where only sizes are counted.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,8 @@ namespace lfm2 {
 struct Norm {
   Tensor weight;  // [hidden]
   float eps = 0;
+  // Where all that multiply its result multiply fp8: how many elements share a scale (0: whole rows).
+  std::optional<int64_t> fp8_group{};
 };
 
 class WeightSource {

@@ -52,5 +52,67 @@ TEST_F(CudaGemmFp8Test, NoTileChangesABit) {
       }
 }
 
+// Blocks that round their rows themselves, and tiles that write from registers: with bias and addition, too.
+TEST_F(CudaGemmFp8Test, RoundedRowsHaveTheBitsOfQuantize) {
+  constexpr WgmmaTile kPlain{64, 64, 1}, kDirect{16, 64, 1, true};
+  for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd})
+    for (const bool has_bias : {false, true})
+      for (const int64_t k : {16, 432, 1792, 2048})
+        for (const std::vector<double>& split : {std::vector<double>{0, 1}, {0, 16}, {0, 3, 3, 22, 60}}) {
+          const auto rows = static_cast<int64_t>(split.back()), experts = static_cast<int64_t>(split.size()) - 1,
+                     n = int64_t{200};
+          SCOPED_TRACE(fmt::format("{} rows, k {}, add {}, bias {}", rows, k, epilogue == Epilogue::kAdd, has_bias));
+          HostTensor a(DType::kBf16, {rows, k}), bias(DType::kBf16, {n}), offsets(DType::kI32, {experts + 1});
+          a.fill_random(1, 2.0f);
+          bias.fill_random(2, 2.0f);
+          offsets.fill(split);
+          const Fp8Matrix rounded({rows, k}, {1, 0}, 3), w({experts, n, k}, kChannel, 4);
+          GpuUnderTest gpu_ops;
+          std::vector<HostTensor> results;
+          for (const WgmmaTile tile : {kPlain, kDirect, kFp8RoundingTile}) {
+            results.push_back(HostTensor(DType::kBf16, {rows, n}));
+            results.back().fill_random(5, 2.0f);
+            gpu_ops.run(
+                [&](Ops& ops, const Tensor& in, const Tensor& a8, const Tensor& a_scales, const Tensor& w8,
+                    const Tensor& w_scales, const Tensor& more, const Tensor& ends, const Tensor& to) {
+                  ops.quantize(in, rounded.with(a8, a_scales));
+                  GemmArgs args{};
+                  args.a = tile.rounds ? in.data : a8.data;
+                  args.w = {w8.data, DType::kF8};
+                  if (has_bias) args.bias = {more.data, DType::kBf16};
+                  args.out = to.data;
+                  args.offsets = ends.as<const int32_t>();
+                  args.m = rows, args.n = n, args.k = k, args.groups = experts, args.epilogue = epilogue;
+                  args.scales = {tile.rounds ? nullptr : a_scales.as<float>(), w_scales.as<float>(), rows, 1, 0};
+                  launch_gemm_fp8(nullptr, args, tile);
+                },
+                a, rounded.elements, rounded.scales, w.elements, w.scales, bias, offsets, results.back());
+            EXPECT_EQ(std::memcmp(results.back()->data, results.front()->data, results.front()->bytes()), 0)
+                << tile.rows << " x " << tile.columns << ", rounds " << tile.rounds;
+          }
+        }
+}
+
+// Products that round a themselves where Ops::rounds_operand says so.
+TEST_F(CudaGemmFp8Test, OperandsAreRoundedByTheProduct) {
+  for (const int64_t m : {1, 7, 8, 16}) {
+    const int64_t n = 136, k = 1792;
+    HostTensor a(DType::kBf16, {m, k}), one(DType::kBf16, {m, n}), two(DType::kBf16, {m, n});
+    a.fill_random(1, 2.0f);
+    const Fp8Matrix rounded({m, k}, {1, 0}, 3), w({n, k}, kChannel, 4);
+    GpuUnderTest().run(
+        [&](Ops& ops, const Tensor& in, const Tensor& a8, const Tensor& a_scales, const Tensor& w8,
+            const Tensor& w_scales, const Tensor& by_product, const Tensor& by_operator) {
+          const Tensor weight = w.with(w8, w_scales);
+          ASSERT_TRUE(ops.rounds_operand(in, weight));
+          ops.matmul(in, weight, {}, by_product, Write::kStore);
+          ops.quantize(in, rounded.with(a8, a_scales));
+          ops.matmul(rounded.with(a8, a_scales), weight, {}, by_operator, Write::kStore);
+        },
+        a, rounded.elements, rounded.scales, w.elements, w.scales, one, two);
+    EXPECT_EQ(std::memcmp(one->data, two->data, two->bytes()), 0) << m;
+  }
+}
+
 }  // namespace
 }  // namespace lfm2::test

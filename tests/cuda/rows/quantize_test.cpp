@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "cuda/gpu.h"
-#include "support/fp8_cases.h"
+#include "support/fp8_rows_cases.h"
 
 namespace lfm2::test {
 namespace {
@@ -12,6 +12,11 @@ namespace {
 TEST(CudaQuantizeTest, RoundsToTheNearestOfItsScale) {
   GpuUnderTest gpu_ops;
   check_quantize({&gpu_ops});
+}
+
+TEST(CudaQuantizeTest, OperatorsRoundTheirResultsAlike) {
+  GpuUnderTest gpu_ops;
+  check_rounded_results({&gpu_ops}, true);
 }
 
 TEST(CudaQuantizeTest, HasTheBitsOfTheCpu) {

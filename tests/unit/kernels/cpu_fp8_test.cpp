@@ -3,13 +3,15 @@
 
 #include <cstring>
 
-#include "support/fp8_cases.h"
+#include "support/fp8_rows_cases.h"
 #include "support/row_cases.h"
 
 namespace lfm2::test {
 namespace {
 
 TEST(QuantizeTest, RoundsToTheNearestOfItsScale) { check_quantize(AllCpus().all); }
+
+TEST(QuantizeTest, OperatorsRoundTheirResultsAlike) { check_rounded_results(AllCpus().all, false); }
 TEST(PutColumnsTest, ColumnsAreInTheirPlaceAndOthersStay) { check_put_columns(AllCpus().all); }
 TEST(Fp8ProductTest, EverySchemeTypeAndSplit) { check_fp8_products(AllCpus().all); }
 

@@ -11,4 +11,13 @@ struct AnyArray {
   DType dtype = DType::kF32;
 };
 
+// Rows that a kernel rounds to fp8, as Ops::quantize does (kernels/ops.h), or none.
+inline constexpr int kScaledGroup = 128;  // elements that share a scale where a row has several
+struct RoundedRows {
+  uint8_t* elements = nullptr;  // [rows, n] fp8
+  float* scales = nullptr;      // [groups, stride]
+  int64_t stride = 0;
+  bool by_group = false;  // a row has a scale for each kScaledGroup elements; otherwise one
+};
+
 }  // namespace lfm2

@@ -10,6 +10,12 @@ namespace lfm2 {
 
 inline AnyArray any(const Tensor& x) { return {x ? x.data : nullptr, x.dtype}; }
 
+inline RoundedRows rounded_rows(const Tensor& x) {
+  if (x.dtype != DType::kF8) return {};
+  expect(x.scales.rows == 1 && (x.scales.group == 0 || x.scales.group == kScaledGroup), "fp8 rows: scales");
+  return {x.as<uint8_t>(), x.scales.data, x.scales.stride, x.scales.group != 0};
+}
+
 inline bool on_16_bytes(const Tensor& x) { return (reinterpret_cast<uintptr_t>(x.data) & 15u) == 0; }
 
 }  // namespace lfm2

@@ -1,12 +1,15 @@
 // combine_experts_norm: adds the experts' rows to the residual, and computes the norm after it in the same pass.
 #include "kernels/cuda/experts/combine_experts.cuh"
+#include "kernels/cuda/rows/fp8_rows.cuh"
+#include "kernels/cuda/rows/launch.h"
 
 namespace lfm2 {
 
 namespace {
 
 // - operands: those of combine_experts_kernel, norm_weight [hidden] of any type, normed [tokens, hidden] of type T:
-//   the norm of the rounded residual, as rms_norm computes it.
+//   the norm of the rounded residual, as rms_norm computes it, or, rounded once more, args.rounded; that only where a
+//   thread has one octet alone.
 // - block: one token.
 // - thread: octets of its residual, blockDim.x apart; where it has one alone, that stays in registers for the norm.
 // - alignment: `vector`: octets_on_16_bytes(), normed and norm_weight on 16 bytes; otherwise any.
@@ -28,6 +31,11 @@ __global__ void __launch_bounds__(kMaxPartials, sizeof(T) == 4 ? 3 : 4)
     squares = add_squares(squares, unpack(elements));
   }
   const float factor = rms_factor(block_squares(squares), hidden, args.eps);
+  if (args.rounded.elements != nullptr) {
+    const Octet normed = unpack(pack<T>(scaled(unpack(elements), factor, scale)));
+    const float largest = args.rounded.by_group ? 0 : max_over_block(largest_magnitude(normed));
+    return store_rounded(args.rounded, token, first, hidden, normed, largest, vector);
+  }
   T* target = static_cast<T*>(args.normed) + token * hidden;
   for (int64_t c = first; c < hidden; c += blockDim.x * kOctet) {
     if (!once) {
@@ -46,7 +54,7 @@ constexpr int kSliceOctets = 32;
 // - block: kRowWarps tokens, one a warp.
 // - thread: every 32nd octet of its warp's token, up to kMaxTrees.
 // - alignment: octets_on_16_bytes(), normed and norm_weight on 16 bytes; hidden in slices of 32 octets.
-template <class T>
+template <class T, bool rounds>
 __global__ void __launch_bounds__(kRowWarps * 32, 4) combine_experts_norm_by_warps_kernel(CombineExpertsNormArgs args) {
   pdl_trigger();
   const CombineExpertsArgs& combine = args.combine;
@@ -81,19 +89,31 @@ __global__ void __launch_bounds__(kRowWarps * 32, 4) combine_experts_norm_by_war
   for (int slice = 0; slice < kMaxTrees; ++slice)  // the trees of row_types.cuh
     if (slice < slices) squares += warp_sum(add_squares(0, unpack(sums[slice])));
   const float factor = rms_factor(squares, hidden, args.eps);
-  T* target = static_cast<T*>(args.normed) + token * hidden + lane * kOctet;
+  const auto column = [&](int slice) { return (slice * kSliceOctets + lane) * kOctet; };
+  float largest = 0;
 #pragma unroll
   for (int slice = 0; slice < kMaxTrees; ++slice)
     if (slice < slices) {
-      const int64_t c = slice * kSliceOctets * kOctet;
-      const Octet scale = load_octet(args.norm_weight, c + lane * kOctet, kOctet, true);
-      store_packed(target + c, pack<T>(scaled(unpack(sums[slice]), factor, scale)), kOctet, true);
+      const Octet scale = load_octet(args.norm_weight, column(slice), kOctet, true);
+      sums[slice] = pack<T>(scaled(unpack(sums[slice]), factor, scale));
+      if constexpr (rounds)
+        largest = fmaxf(largest, largest_magnitude(unpack(sums[slice])));
+      else
+        store_packed(static_cast<T*>(args.normed) + token * hidden + column(slice), sums[slice], kOctet, true);
     }
+  if constexpr (rounds) {
+    largest = max_over<32>(largest);
+#pragma unroll
+    for (int slice = 0; slice < kMaxTrees; ++slice)
+      if (slice < slices) store_rounded(args.rounded, token, column(slice), hidden, unpack(sums[slice]), largest, true);
+  }
 }
 
 template <class T>
 void launch_by_warps(cudaStream_t stream, const CombineExpertsNormArgs& args) {
-  launch_dependent("combine_experts_norm_by_warps_kernel", combine_experts_norm_by_warps_kernel<T>,
+  launch_dependent("combine_experts_norm_by_warps_kernel",
+                   args.rounded.elements != nullptr ? combine_experts_norm_by_warps_kernel<T, true>
+                                                    : combine_experts_norm_by_warps_kernel<T, false>,
                    {ceil_divide(args.combine.tokens, kRowWarps), kRowWarps * 32}, stream, args);
 }
 
@@ -105,7 +125,14 @@ constexpr int kManyTokens = 16;
 void launch_combine_experts_norm(cudaStream_t stream, const CombineExpertsNormArgs& args, DType act) {
   const CombineExpertsArgs& combine = args.combine;
   if (combine.tokens == 0 || combine.hidden == 0) return;
-  const bool vector = octets_on_16_bytes(combine) && on_16_bytes(args.normed) && on_16_bytes(args.norm_weight.data);
+  const void* normed = args.rounded.elements != nullptr ? args.rounded.elements : args.normed;
+  const bool vector = octets_on_16_bytes(combine) && on_16_bytes(normed) && on_16_bytes(args.norm_weight.data);
+  const unsigned threads = row_threads(ceil_divide(combine.hidden, kOctet));
+  if (args.rounded.elements != nullptr && threads * int64_t{kOctet} < combine.hidden) {
+    launch_combine_experts(stream, combine, act);
+    return launch_rms_norm(stream, combine.residual, args.norm_weight, args.eps, combine.tokens, combine.hidden,
+                           nullptr, act, args.rounded);
+  }
   const int64_t slice = kSliceOctets * kOctet;
   if (vector && act != DType::kF32 && combine.top_k <= kChoices && combine.hidden % slice == 0 &&
       combine.hidden <= kMaxTrees * slice &&
@@ -115,7 +142,7 @@ void launch_combine_experts_norm(cudaStream_t stream, const CombineExpertsNormAr
     using T = decltype(zero);
     launch_dependent("combine_experts_norm_kernel",
                      vector ? combine_experts_norm_kernel<T, true> : combine_experts_norm_kernel<T, false>,
-                     {combine.tokens, row_threads(ceil_divide(combine.hidden, kOctet))}, stream, args);
+                     {combine.tokens, threads}, stream, args);
   });
 }
 

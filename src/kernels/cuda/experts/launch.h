@@ -41,13 +41,17 @@ struct NormRouteArgs {
   // What group_by_expert and scatter_rows fill.
   int32_t *sources, *rows, *offsets;  // [tokens top_k], [tokens, top_k], [experts + 1]
   void* sorted;                       // [tokens top_k, hidden]
-  uint8_t* exchange;                  // [kRouteExchangeBytes]: 0 at first, then what a launch leaves for the next
-  int reserved_sms = 0;               // as GemmArgs's
+  // Where sorted is fp8: it, and the rows [tokens, hidden] that it is scattered from where the launch does not group.
+  // The normed rows are not written then.
+  RoundedRows rounded_sorted{}, rounded{};
+  uint8_t* exchange;     // [kRouteExchangeBytes]: 0 at first, then what a launch leaves for the next
+  int reserved_sms = 0;  // as GemmArgs's
 };
 constexpr int kMaxRouteBlocks = 128;
 constexpr int64_t kRouteExchangeBytes = kMaxRouteBlocks * 32 + 1;
 struct [[nodiscard]] NormRouteResult {
   bool grouped;  // the assignments are, and their rows scattered; if not, the caller does so
+  bool rounds;   // of fp8 rows: they are rounded; if not, the normed rows are those of rms_norm
   Visible routing;
 };
 NormRouteResult launch_norm_route(cudaStream_t stream, const NormRouteArgs& args, DType act);
@@ -85,6 +89,7 @@ struct CombineExpertsNormArgs {
   void* normed;          // [tokens, hidden]
   AnyArray norm_weight;  // [hidden]
   float eps;
+  RoundedRows rounded{};  // [tokens, hidden]: where it has elements, they take the norm instead of `normed`
 };
 void launch_combine_experts_norm(cudaStream_t stream, const CombineExpertsNormArgs& args, DType act);
 

@@ -10,6 +10,7 @@
 #include "kernels/cuda/experts/gate_product.cuh"
 #include "kernels/cuda/experts/group_blocks.cuh"
 #include "kernels/cuda/experts/launch.h"
+#include "kernels/cuda/rows/fp8_rows.cuh"
 #include "kernels/cuda/rows/launch.h"
 
 namespace lfm2 {
@@ -33,7 +34,7 @@ struct NormRouteWarp;
 // - operands: x, normed [tokens, hidden] of type T (they may be the same), norm_weight [hidden] of any type, gate
 //   [experts, hidden] of type Gate, bias [experts] fp32 or null; out ids, weights [tokens, top_k]. With an exchange, up
 //   to kMaxGrouped assignments and as many experts: also sources, rows, offsets, and sorted [tokens top_k, hidden] of
-//   type T.
+//   type T. Where args.rounded has elements, the normed and sorted rows are written in fp8 only.
 // - block: a tile of 8 tokens, with kKept every gridDim.x-th one, and all experts, up to kExpertTiles tiles of 16; each
 //   of its warps, up to kWarps, takes kSliceK elements of every token and of every row of the gate, then whole tokens
 //   for the choice.
@@ -47,7 +48,9 @@ __global__ void __launch_bounds__(kWarps * 32, kFitting<loads>)
   __shared__ float sums[kWarps][kTileTokens][Warp::kExperts + 4];  // + 4: a warp's stores fall into different banks
   __shared__ __align__(16) float scales[kWarps * kSliceK];
   __shared__ float bias[Warp::kExperts];
+  __shared__ float maxima[kTileTokens][kWarps];
   __shared__ GroupMemory memory;
+  const bool rounds = args.rounded.elements != nullptr;
   const bool grouped = exchange != Exchange::kNone;  // only where Warp::kGroups, and not with kKept
   const GroupBlocks group(args, exchange, memory);
   pdl_trigger();
@@ -70,7 +73,8 @@ __global__ void __launch_bounds__(kWarps * 32, kFitting<loads>)
     if constexpr (loads == GateLoads::kKept) warp.load_tokens(next, coming);
     warp.sum_squares(trees);
     __syncthreads();
-    warp.norm_tokens(trees, scales);
+    warp.norm_tokens(trees, scales, !rounds);
+    if (rounds) warp.find_largest(maxima);
     typename Warp::Sums total = {};
     warp.multiply_gate(
         [&](int c) {
@@ -83,6 +87,7 @@ __global__ void __launch_bounds__(kWarps * 32, kFitting<loads>)
     const int64_t first_choice = warp.first_token * args.top_k;
     warp.choose(sums, args.bias != nullptr ? bias : nullptr, grouped ? memory.ids : args.ids + first_choice,
                 grouped ? memory.weights : args.weights + first_choice);
+    if (rounds && !grouped) warp.store_fp8(args.rounded, maxima, 1, [&](int) { return warp.first_token + warp.g; });
     if (loads != GateLoads::kKept || next >= args.tokens) break;
     warp.first_token = next;
 #pragma unroll
@@ -91,8 +96,13 @@ __global__ void __launch_bounds__(kWarps * 32, kFitting<loads>)
   if (!Warp::kGroups || !grouped) return;
   __syncthreads();
   const int64_t tokens = max(min(args.tokens - warp.first_token, int64_t{kTileTokens}), int64_t{0});
-  warp.store_sorted(
-      group.sorted_row(static_cast<int>(warp.first_token) * args.top_k, static_cast<int>(tokens) * args.top_k));
+  const int row_of_lane =
+      group.sorted_row(static_cast<int>(warp.first_token) * args.top_k, static_cast<int>(tokens) * args.top_k);
+  if (rounds)
+    warp.store_fp8(args.rounded_sorted, maxima, args.top_k,
+                   [&](int choice) { return warp.sorted_row_of(row_of_lane, choice); });
+  else
+    warp.store_sorted(row_of_lane);
 }
 
 // The number of values of the gate's type whose sum is exactly x: one where the types are the same, three bf16 for an
@@ -200,9 +210,9 @@ struct NormRouteWarp {
     if (j == 0) trees[g][warp] = tree[0];
   }
 
-  // x = the normed tokens, which are written to args.normed as well.
+  // x = the normed tokens, which are written to args.normed as well where `stores` says so.
   __device__ __forceinline__ void norm_tokens(const float (&trees)[kTileTokens][kWarps],
-                                              const float (&scales)[kWarps * kSliceK]) {
+                                              const float (&scales)[kWarps * kSliceK], bool stores) {
     float squares = 0;
     for (int w = 0; w < warps; ++w) squares += trees[g][w];
     const float factor = rms_factor(squares, hidden, args.eps);
@@ -212,8 +222,28 @@ struct NormRouteWarp {
       const int64_t k = first_k + c * kChunkK;
       if (k >= hidden) break;
       x[c] = pack<T>(scaled(unpack(x[c]), factor, *reinterpret_cast<const Octet*>(scales + k)));
-      if (token < args.tokens) store_packed(static_cast<T*>(args.normed) + token * hidden + k, x[c], kOctet, true);
+      if (stores && token < args.tokens)
+        store_packed(static_cast<T*>(args.normed) + token * hidden + k, x[c], kOctet, true);
     }
+  }
+
+  // maxima = for each token, the largest magnitude of the warp's elements.
+  __device__ __forceinline__ void find_largest(float (&maxima)[kTileTokens][kWarps]) const {
+    const float largest = max_over<4>(largest_of<0, kChunks>());
+    if (j == 0) maxima[g][warp] = largest;
+  }
+
+  // Rounds the normed tokens to fp8, and writes each to `copies` rows, which row_of(copy) gives to the lanes of its
+  // token. The maxima are those of all warps.
+  template <class F>
+  __device__ __forceinline__ void store_fp8(const RoundedRows& out, const float (&maxima)[kTileTokens][kWarps],
+                                            int copies, const F& row_of) const {
+    constexpr int kGroupChunks = kScaledGroup / kChunkK;
+    float largest = 0;
+    for (int w = 0; w < warps; ++w) largest = fmaxf(largest, maxima[g][w]);
+    store_fp8_group<0>(out, largest, copies, row_of);
+    store_fp8_group<kGroupChunks>(out, largest, copies, row_of);
+    static_assert(kChunks == 2 * kGroupChunks);
   }
 
   // part += the gate's rows times the tokens, over one chunk.
@@ -268,15 +298,52 @@ struct NormRouteWarp {
     }
   }
 
-  // Writes the normed tokens to their sorted rows; lane l has that of assignment l.
+  // The sorted row of a choice of the lane's token, of which lane l has that of assignment l.
+  __device__ __forceinline__ int64_t sorted_row_of(int row_of_lane, int choice) const {
+    return __shfl_sync(kAllLanes, row_of_lane, g * args.top_k + choice);
+  }
+
+  // Writes the normed tokens to their sorted rows.
   __device__ __forceinline__ void store_sorted(int row_of_lane) const {
     for (int choice = 0; choice < args.top_k; ++choice) {
-      const int64_t row = __shfl_sync(kAllLanes, row_of_lane, g * args.top_k + choice);
+      const int64_t row = sorted_row_of(row_of_lane, choice);
       if (first_token + g >= args.tokens) continue;
       T* const target = static_cast<T*>(args.sorted) + row * hidden;
 #pragma unroll
       for (int c = 0; c < kChunks; ++c)
         if (warp_k + c * kChunkK < hidden) store_packed(target + first_k + c * kChunkK, x[c], kOctet, true);
+    }
+  }
+
+ private:
+  // The largest magnitude of the lane's elements in these chunks.
+  template <int first, int count>
+  __device__ __forceinline__ float largest_of() const {
+    float largest = 0;
+#pragma unroll
+    for (int c = first; c < first + count; ++c) largest = fmaxf(largest, largest_magnitude(unpack(x[c])));
+    return largest;
+  }
+
+  // store_fp8 for the group of elements that begins with this chunk.
+  template <int first, class F>
+  __device__ __forceinline__ void store_fp8_group(const RoundedRows& out, float largest, int copies,
+                                                  const F& row_of) const {
+    constexpr int kGroupChunks = kScaledGroup / kChunkK;
+    const Fp8Scale scale(out.by_group ? max_over<4>(largest_of<first, kGroupChunks>()) : largest);
+    const int64_t group_k = warp_k + first * kChunkK;
+    uint2 words[kGroupChunks];
+#pragma unroll
+    for (int c = 0; c < kGroupChunks; ++c) words[c] = scale.round(unpack(x[first + c]));
+    for (int copy = 0; copy < copies; ++copy) {
+      const int64_t row = row_of(copy);
+      if (first_token + g >= args.tokens || group_k >= hidden) continue;
+      if (j == 0 && (out.by_group || group_k == 0))
+        out.scales[(out.by_group ? group_k / kScaledGroup : 0) * out.stride + row] = scale.value();
+#pragma unroll
+      for (int c = 0; c < kGroupChunks; ++c)
+        if (group_k + c * kChunkK < hidden)
+          lfm2::store_fp8(out.elements + row * hidden + first_k + (first + c) * kChunkK, words[c], kOctet, true);
     }
   }
 };
@@ -379,9 +446,11 @@ bool routes_in_one_block(const NormRouteArgs& args, DType act) {
 }
 
 NormRouteResult launch_norm_route(cudaStream_t stream, const NormRouteArgs& args, DType act) {
-  const auto routed = [](bool grouped) { return NormRouteResult{grouped, Visible::kAfterWait}; };
-  if (args.tokens == 0) return routed(false);
   const bool tiles = takes_tiles(args);
+  const auto routed = [](bool grouped, bool rounds = true) {
+    return NormRouteResult{grouped, rounds, Visible::kAfterWait};
+  };
+  if (args.tokens == 0) return routed(false);
   if (tiles && act == DType::kBf16 && args.gate.dtype == act)
     return routed(launch_tiles<__nv_bfloat16, __nv_bfloat16>(stream, args));
   if (tiles && act == DType::kF16 && args.gate.dtype == act) return routed(launch_tiles<__half, __half>(stream, args));
@@ -396,7 +465,7 @@ NormRouteResult launch_norm_route(cudaStream_t stream, const NormRouteArgs& args
     launch_dependent("norm_route_any_kernel", norm_route_any_kernel<decltype(zero)>,
                      {ceil_divide(args.tokens, kAnyTokens), kAnyThreads, shared_bytes}, stream, args, vector);
   });
-  return routed(false);
+  return routed(false, false);
 }
 
 }  // namespace lfm2

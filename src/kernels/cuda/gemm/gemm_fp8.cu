@@ -3,20 +3,47 @@
 
 namespace lfm2 {
 
+namespace {
+
+// The columns of the tiles of few rows, 64 or 128, with which the busiest multiprocessor has the fewest.
+int choose_columns(const GemmArgs& args, int multiprocessors) {
+  const auto of_the_busiest = [&](int64_t columns) {
+    const int64_t tiles = std::min(args.m, args.groups) * ceil_divide(args.n, columns);
+    return ceil_divide(tiles, multiprocessors) * columns;
+  };
+  return of_the_busiest(64) < of_the_busiest(128) ? 64 : 128;
+}
+
+}  // namespace
+
 WgmmaTile choose_fp8_tile(const GemmArgs& args, int multiprocessors) {
-  const bool swiglu = args.epilogue == Epilogue::kSwiglu;
-  if (takes_transposed(args, false))
-    for (const WgmmaTile tile : kFp8TransposedTiles)
-      if ((args.offsets == nullptr ? 1 : 2) * args.m <= args.groups * tile.rows) return tile;
-  const int64_t row_tiles = std::max(ceil_divide(args.m, 128), std::min(args.m, args.groups));
-  const int64_t tiles = row_tiles * ceil_divide(args.n, 128);
-  if (tiles >= 2 * multiprocessors || args.offsets != nullptr) return {128, 128, 2};
-  if (swiglu || tiles >= multiprocessors) return {128, 128, 1};
+  if (args.scales.a == nullptr) return kFp8RoundingTile;
+  // Groups have unequal numbers of rows. Tiles that leave room for the next kernel's pay where there are few of them.
+  constexpr int64_t kFewRows = 32;
+  const auto fits = [&](const WgmmaTile& tile) {
+    if (tile.rows <= kMaxDirectRows && (args.m > kFewRows || choose_columns(args, multiprocessors) != tile.columns))
+      return false;
+    return takes_transposed(args, false, tile.rows) &&
+           (args.offsets == nullptr ? 1 : 2) * args.m <= args.groups * tile.rows;
+  };
+  for (const WgmmaTile tile : kFp8TransposedTiles)
+    if (fits(tile)) return tile;
+  const auto tiles = [&](int64_t side) {
+    return std::max(ceil_divide(args.m, side), std::min(args.m, args.groups)) * ceil_divide(args.n, side);
+  };
+  if (tiles(128) >= 2 * multiprocessors || args.offsets != nullptr) return {128, 128, 2};
+  // The time of a multiprocessor with a tile of 128 x 128 is two and a half times that with one of 64 x 64.
+  const bool wide = 5 * ceil_divide(tiles(128), multiprocessors) <= 2 * ceil_divide(tiles(64), multiprocessors);
+  if (args.epilogue == Epilogue::kSwiglu || wide) return {128, 128, 1};
   return {64, 64, 1};
 }
 
 void launch_gemm_fp8(cudaStream_t stream, const GemmArgs& args, WgmmaTile tile) {
   if (args.m == 0 || args.n == 0 || args.groups == 0) return;
+  if (tile == kFp8RoundingTile) {
+    if (args.epilogue == Epilogue::kSwiglu || args.k > kMaxRoundedK) CUDA_CHECK(cudaErrorInvalidValue);
+    return launch_tile<Fp8ByRow, __nv_bfloat16, kFp8RoundingTile, false>(stream, args, DType::kF8, false);
+  }
   with_constant(args.scales.group != 0, [&](auto by_group) {
     using T = std::conditional_t<by_group(), Fp8ByGroup, Fp8ByRow>;
     launch_product<T, __nv_bfloat16, kFp8Tiles, kFp8SwigluTiles, kFp8TransposedTiles>(stream, args, DType::kF8, false,

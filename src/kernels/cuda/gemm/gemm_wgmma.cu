@@ -7,7 +7,7 @@ WgmmaTile choose_wgmma_tile(const GemmArgs& args, DType out, int multiprocessors
   const bool grouped = args.offsets != nullptr, swiglu = args.epilogue == Epilogue::kSwiglu;
   // Where groups have few rows, the tensor cores' work on rows that do not exist costs power, and so clock. Groups are
   // uneven: a tile has room for twice the rows of the mean.
-  if (grouped && takes_transposed(args, out == DType::kF32))
+  if (grouped && takes_transposed(args, out == DType::kF32, kWgmmaTransposedTiles[0].rows))
     for (const WgmmaTile tile : kWgmmaTransposedTiles)
       if (2 * args.m <= args.groups * tile.rows) return tile;
   // The time of the busiest multiprocessor, as bench_tiles measured it.

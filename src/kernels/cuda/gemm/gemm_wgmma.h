@@ -11,12 +11,17 @@ struct WgmmaTile {
   int cluster;  // number of thread blocks: 1, or 2 with 128 rows
   // The transpose is computed: rows of w are the rows of the instruction, and rows of a its columns, of which there may
   // be any multiple of 8, so that a tile multiplies no more rows of a than there are. Takes outputs of the operands'
-  // type, without bias and addition, in one thread block.
+  // type, with more than kMaxDirectRows rows only without bias and addition, in one thread block.
   bool transposed = false;
+  // a comes in bf16, and every block rounds the rows of its tiles to fp8 with a scale for each row, as Ops::quantize
+  // does. Transposed, with k up to kMaxRoundedK.
+  bool rounds = false;
   bool operator==(const WgmmaTile&) const = default;
 };
 
-// The tiles that there are. They take a multiprocessor's whole shared memory.
+inline constexpr int kMaxDirectRows = 16, kMaxRoundedK = 2048;
+
+// The tiles that there are. They take a multiprocessor's whole shared memory, or, with few rows, half of it.
 inline constexpr WgmmaTile kWgmmaTiles[] = {{128, 256, 2}, {128, 256, 1}, {128, 192, 1}, {128, 128, 1},
                                             {128, 96, 1},  {64, 128, 1},  {64, 96, 1},   {64, 64, 1}};
 inline constexpr WgmmaTile kWgmmaSwigluTiles[] = {{128, 256, 2}, {128, 128, 1}};
@@ -26,7 +31,9 @@ inline constexpr WgmmaTile kWgmmaTransposedTiles[] = {
 // Of fp8, whose sums take twice the registers.
 inline constexpr WgmmaTile kFp8Tiles[] = {{128, 128, 2}, {128, 128, 1}, {64, 64, 1}};
 inline constexpr WgmmaTile kFp8SwigluTiles[] = {{128, 128, 2}, {128, 128, 1}};
-inline constexpr WgmmaTile kFp8TransposedTiles[] = {{32, 128, 1, true}, {64, 128, 1, true}, {128, 128, 1, true}};
+inline constexpr WgmmaTile kFp8TransposedTiles[] = {
+    {16, 64, 1, true}, {16, 128, 1, true}, {32, 128, 1, true}, {64, 128, 1, true}, {128, 128, 1, true}};
+inline constexpr WgmmaTile kFp8RoundingTile{16, 64, 1, true, true};
 
 // `out` is the type of the output.
 WgmmaTile choose_wgmma_tile(const GemmArgs& args, DType out, int multiprocessors);

@@ -25,7 +25,7 @@ struct Shape {
   // 300 cycles), and than its own waits and arrivals: a second piece halves these.
   static constexpr int kPieces = !tile.transposed && tile.rows + tile.columns < 192 ? 2 : 1;
   static constexpr int kAPiece = tile.rows * kRowBytes, kWPiece = tile.columns * kRowBytes;  // bytes
-  static constexpr int kABytes = kPieces * kAPiece, kWBytes = kPieces * kWPiece;
+  static constexpr int kABytes = tile.rounds ? 0 : kPieces * kAPiece, kWBytes = kPieces * kWPiece;
   static constexpr int kBufferBytes = kABytes + kWBytes;  // a comes first
   // Rows of a box of w. Where the blocks of a cluster share w, each loads one box.
   static constexpr int kWBox = tile.columns / tile.cluster;
@@ -34,9 +34,17 @@ struct Shape {
       ((tile.transposed ? tile.rows : tile.columns) > kPassColumns ? 2 : 1) * kPassBytes;  // of a warp
   static constexpr int kOutBytes = kMultipliers * 4 * kStagedBytes;
   static constexpr int kNoteBytes = 32;  // beside a tile buffer: a tile's place, and the barriers full and free
-  static constexpr int kBytes = 227 * 1024 - 1024;  // without those that are lost to begin on 1024
-  static constexpr int kBuffers = (kBytes - kOutBytes) / (kBufferBytes + kNoteBytes);
-  static constexpr int kSharedBytes = 1024 + kOutBytes + kBuffers * (kBufferBytes + kNoteBytes);
+  // Products of few rows wait for memory most of the time: two blocks fit on a multiprocessor, so that the next kernel
+  // loads w while this one ends.
+  static constexpr int kBlocks = tile.rows <= kMaxDirectRows ? 2 : 1;
+  static constexpr int kBytes =
+      (kBlocks > 1 ? 112 : 227) * 1024 - 1024;  // without those that are lost to begin on 1024
+  // Where the block rounds a: the rows of a tile in all their length, piece by piece of k, as the copy engine would
+  // leave them in tile buffers.
+  static constexpr int kRoundedBytes = tile.rounds ? tile.rows * kMaxRoundedK : 0;
+  static constexpr int kFixedBytes = kOutBytes + kRoundedBytes;
+  static constexpr int kBuffers = (kBytes - kFixedBytes) / (kBufferBytes + kNoteBytes);
+  static constexpr int kSharedBytes = 1024 + kFixedBytes + kBuffers * (kBufferBytes + kNoteBytes);
 
   static_assert(tile.cluster == 1 || (tile.cluster == 2 && tile.rows == 128), "a CTA pair has two tiles of 128 rows");
   static_assert((tile.transposed ? tile.columns : tile.rows) % kWgmmaGroupRows == 0,
@@ -45,6 +53,7 @@ struct Shape {
   static_assert(tile.columns % 16 == 0 && kWBox % 8 == 0 && kWBox <= 256, "boxes of the copy engine");
   static_assert(kABytes % 1024 == 0 && kWPiece % 1024 == 0 && kBufferBytes % 1024 == 0, "swizzled rows come in eights");
   static_assert(kBuffers >= 2, "a stage is loaded while another one is multiplied");
+  static_assert(!tile.rounds || (tile.transposed && kRoundedBytes % 1024 == 0), "swizzled rows come in eights");
 };
 
 // What the multiplying warps must know of a tile. It comes with the tile's first tile buffer.
@@ -72,15 +81,17 @@ struct Block {
   using S = Shape<tile>;
   uint32_t staged, places;  // addresses in shared memory: of each warp's output, and of a place for each tile buffer
   Ring<S::kBuffers, S::kBufferBytes> ring;
-  int rank;         // of the block in its cluster
-  int unit, units;  // the first unit; from a unit to the next
-  int rounds;       // number of tile buffers that k fills
+  uint32_t rounded;  // address in shared memory of the rows that the block rounds
+  int rank;          // of the block in its cluster
+  int unit, units;   // the first unit; from a unit to the next
+  int rounds;        // number of tile buffers that k fills
 
   // `depth`: elements of k in a piece
   __device__ Block(uint32_t start, int64_t k, int depth)
-      : staged(start + S::kBuffers * S::kBufferBytes),
+      : staged(start + S::kRoundedBytes + S::kBuffers * S::kBufferBytes),
         places(staged + S::kOutBytes),
-        ring(start, places + S::kBuffers * 16),
+        ring(start + S::kRoundedBytes, places + S::kBuffers * 16),
+        rounded(start),
         rank(tile.cluster == 1 ? 0 : static_cast<int>(cluster_rank())),
         unit(static_cast<int>(blockIdx.x) / tile.cluster),
         units(static_cast<int>(gridDim.x) / tile.cluster),

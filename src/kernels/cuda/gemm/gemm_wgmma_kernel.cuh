@@ -26,6 +26,7 @@
 #include "kernels/cuda/gemm/gemm_wgmma_out.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma_scheduler.cuh"
 #include "kernels/cuda/ptx/hopper.cuh"
+#include "kernels/cuda/rows/fp8_rows.cuh"
 
 namespace lfm2 {
 
@@ -51,15 +52,16 @@ __device__ void multiply_transposed_tiles(const GemmArgs& args, Block<tile> bloc
 // - block: stays on its multiprocessor and walks through tiles (TileScheduler), together with the other block of its
 //   cluster where there are two.
 // - thread: the warps of one or two warpgroups multiply, 64 rows of a each, or of w where the transpose is computed,
-//   and write (multiply_tiles, multiply_transposed_tiles); one warp after them loads w (load_w), the next one a
-//   (load_a); any others do nothing, as registers go by warpgroups.
+//   and write (multiply_tiles, multiply_transposed_tiles), and may round a before (round_rows); one warp after them
+//   loads w (load_w), the next one a (load_a); any others do nothing, as registers go by warpgroups.
 // - alignment: n in octets (kSwiglu: in sixteens), rows of a and w in 16 bytes, everything on 16 bytes.
-template <class T, class Out, int rows, int columns, int cluster, bool transposed, bool swiglu>
-__global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster, transposed}>::kThreads, 1)
+template <class T, class Out, int rows, int columns, int cluster, bool transposed, bool rounds, bool swiglu>
+__global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster, transposed, rounds}>::kThreads,
+                                  Shape<WgmmaTile{rows, columns, cluster, transposed, rounds}>::kBlocks)
     gemm_wgmma_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
                       const __grid_constant__ GemmArgs args, int box_rows, bool float_out) {
-  constexpr WgmmaTile tile{rows, columns, cluster,
-                           transposed};  // nvcc takes no structures as parameters of a kernel's template
+  // nvcc takes no structures as parameters of a kernel's template.
+  constexpr WgmmaTile tile{rows, columns, cluster, transposed, rounds};
   using S = Shape<tile>;
   // The next kernel may count on offsets that were there before this one started to wait.
   const bool known = args.offsets == nullptr || args.offsets_visible == Visible::kBeforeWait;
@@ -80,27 +82,27 @@ __global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster, transp
   if (!known || warp != S::kLoaderOfW) pdl_wait();
   if (!known) pdl_trigger();
   if (warp < S::kLoaderOfW) {
-    setmaxnreg_inc<kMultiplierRegisters>();
+    if constexpr (S::kBlocks == 1) setmaxnreg_inc<kMultiplierRegisters>();
     if constexpr (transposed)
       multiply_transposed_tiles<T, Out, tile, swiglu>(args, block);
     else
       multiply_tiles<T, Out, tile, swiglu>(args, float_out, block);
   } else {
-    setmaxnreg_dec<kLoaderRegisters>();
+    if constexpr (S::kBlocks == 1) setmaxnreg_dec<kLoaderRegisters>();
     if (warp == S::kLoaderOfW) {
       load_w<kDepth<T>, tile>(args, &w_map, block);
       pdl_wait();
-    } else if (warp == S::kLoaderOfA) {
+    } else if (!rounds && warp == S::kLoaderOfA) {
       load_a<kDepth<T>, tile>(args, &a_map, box_rows, block);
     }
   }
   if constexpr (tile.cluster > 1) cluster_sync();  // the other block's copies and arrivals may still come
 }
 
-// Whether the transpose of the product may be computed (multiply_transposed).
-__host__ __device__ bool takes_transposed(const GemmArgs& args, bool float_out) {
+// Whether the transpose of the product may be computed in tiles of so many rows (multiply_transposed).
+__host__ __device__ bool takes_transposed(const GemmArgs& args, bool float_out, int rows) {
   return args.epilogue == Epilogue::kSwiglu ||
-         (args.epilogue == Epilogue::kStore && !float_out && args.bias.data == nullptr);
+         (!float_out && (rows <= kMaxDirectRows || (args.epilogue == Epilogue::kStore && args.bias.data == nullptr)));
 }
 
 // Known to the compiler to be the same in all lanes of a warp.
@@ -122,7 +124,26 @@ __device__ void fill_buffers(const GemmArgs& args, Block<tile>& block, const Loa
     }
 }
 
-// The warp that loads a announces the bytes of w, too.
+// Tells the warps that multiply what the tile is whose first tile buffer is being loaded, or that there is none.
+template <WgmmaTile tile>
+__device__ void tell_place(const TileWork& work, const Block<tile>& block) {
+  TileCoord{work.first_row, work.end_row, work.first_column,
+            work.half           ? TileCoord::kHalf
+            : work.same_columns ? TileCoord::kPair
+                                : TileCoord::kSingle,
+            work.group}
+      .store(block.place());
+}
+template <WgmmaTile tile>
+__device__ void tell_end(const Block<tile>& block) {
+  block.ring.wait_free();
+  if (threadIdx.x % 32 == 0) {
+    TileCoord{0, 0, 0, TileCoord::kEnd}.store(block.place());
+    barrier_arrive(block.ring.full());
+  }
+}
+
+// The warp that loads a announces the bytes of w, too, where there is one.
 template <int depth, WgmmaTile tile>
 __device__ void load_w(const GemmArgs& args, const CUtensorMap* map, Block<tile> block) {
   using S = Shape<tile>;
@@ -144,10 +165,15 @@ __device__ void load_w(const GemmArgs& args, const CUtensorMap* map, Block<tile>
     }
   };
   fill_buffers(args, block, [&](const TileWork& work, int round) {
+    if constexpr (tile.rounds) {
+      if (round == 0) tell_place(work, block);
+      barrier_expect(block.ring.full(), S::kWBytes);
+    }
 #pragma unroll
     for (int i = 0; i < S::kPieces; ++i)
       load_piece(work, block.ring.buffer() + S::kABytes + i * S::kWPiece, (round * S::kPieces + i) * depth);
   });
+  if constexpr (tile.rounds) tell_end(block);
 }
 
 // Behind the last row of a group, tile buffers keep what they had: it goes into sums that are not written.
@@ -159,12 +185,7 @@ __device__ void load_a(const GemmArgs& args, const CUtensorMap* map, int box_row
   fill_buffers(args, block, [&](const TileWork& work, int round) {
     const uint32_t full = block.ring.full();
     if (round == 0) {
-      TileCoord{work.first_row, work.end_row, work.first_column,
-                work.half           ? TileCoord::kHalf
-                : work.same_columns ? TileCoord::kPair
-                                    : TileCoord::kSingle,
-                work.group}
-          .store(block.place());
+      tell_place(work, block);
       boxes = (min(work.end_row - work.first_row, tile.rows) + box_rows - 1) / box_rows;
     }
     barrier_expect(full, S::kWBytes + boxes * S::kPieces * box_bytes);
@@ -180,11 +201,61 @@ __device__ void load_a(const GemmArgs& args, const CUtensorMap* map, int box_row
       }
     }
   });
-  block.ring.wait_free();
-  if (threadIdx.x % 32 == 0) {
-    TileCoord{0, 0, 0, TileCoord::kEnd}.store(block.place());
-    barrier_arrive(block.ring.full());
+  tell_end(block);
+}
+
+// The warps that multiply round the rows of a tile to fp8, and give their scales: those of all rows in each warp's
+// reach, which are valid until the next call.
+template <WgmmaTile tile>
+__device__ __forceinline__ const float* round_rows(const GemmArgs& args, const TileCoord& place, int rows,
+                                                   const Block<tile>& block) {
+  using S = Shape<tile>;
+  constexpr int kThreads = S::kMultipliers * kWarpgroup, kOctets = kMaxRoundedK / kOctet / kThreads;  // of a thread
+  constexpr int kRowsAtOnce = 8 / kOctets;
+  __shared__ float maxima[tile.rows][kThreads / 32];
+  __shared__ float scales[tile.rows];
+  const int thread = static_cast<int>(threadIdx.x), k = static_cast<int>(args.k);
+  const auto column = [&](int i) { return (thread + kThreads * i) * kOctet; };
+  for (int first = 0; first < rows; first += kRowsAtOnce) {
+    Packed<__nv_bfloat16> elements[kRowsAtOnce][kOctets];
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r)
+#pragma unroll
+      for (int i = 0; i < kOctets; ++i) {
+        elements[r][i] = {};
+        const auto* source =
+            static_cast<const __nv_bfloat16*>(args.a) + static_cast<int64_t>(place.first_row + first + r) * k;
+        if (first + r < rows && column(i) < k) elements[r][i] = load_packed(source + column(i), kOctet, true);
+      }
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      float largest = 0;
+#pragma unroll
+      for (int i = 0; i < kOctets; ++i) largest = fmaxf(largest, largest_magnitude(unpack(elements[r][i])));
+      largest = max_over<32>(largest);
+      if (thread % 32 == 0 && first + r < rows) maxima[first + r][thread / 32] = largest;
+    }
+    named_barrier<kThreads>();  // and the rows of the tile before are multiplied
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      if (first + r >= rows) break;
+      float largest = 0;
+      for (int warp = 0; warp < kThreads / 32; ++warp) largest = fmaxf(largest, maxima[first + r][warp]);
+      const Fp8Scale scale(largest);
+      if (thread == 0) scales[first + r] = scale.value();
+#pragma unroll
+      for (int i = 0; i < kOctets; ++i) {
+        const int piece = column(i) / kRowBytes, byte = column(i) % kRowBytes;
+        if (piece >= block.rounds) continue;  // the last piece is filled up with zeros
+        const uint32_t target = block.rounded + piece * S::kAPiece + (first + r) * kRowBytes +
+                                (byte / 16 ^ (first + r) % 8) * 16 + byte % 16;
+        *static_cast<uint2*>(__cvta_shared_to_generic(target)) = scale.round(unpack(elements[r][i]));
+      }
+    }
   }
+  fence_proxy_async();
+  named_barrier<kThreads>();
+  return scales;
 }
 
 // Calls start(buffer, a, w, first) for each step of k, where the operands a and w of that step lie so many sixteens of
@@ -233,7 +304,7 @@ __device__ __forceinline__ void multiply(const GemmArgs& args, const TileCoord& 
   if constexpr (sizeof(T) == 1) {
     const Fp8Scales<T, width, false> scales(args, place.group, place.first_row + a_first + warpgroup_row(),
                                             place.first_column + w_first);
-    add_scaled_pieces<tile>(block, reinterpret_cast<float(&)[width / 2]>(sums), scales, start);
+    add_scaled_pieces(block, reinterpret_cast<float(&)[width / 2]>(sums), scales, start);
   } else {
     for_each_step(block,
                   [&](const WgmmaOperand& buffer, int a, int w, bool first) { start(sums, buffer, a, w, first); });
@@ -261,17 +332,29 @@ __device__ __forceinline__ void multiply_transposed(const GemmArgs& args, const 
   constexpr int kParts = tile.columns / S::kMultipliers / kWgmmaGroupRows;
   const int warpgroup = warpgroup_number(), w_first = warpgroup * kParts * kWgmmaGroupRows;
   const int rows = min(place.end_row - place.first_row, tile.rows);
+  constexpr bool direct = !swiglu && tile.rows <= kMaxDirectRows;
   with_columns_for<tile.rows>(rows, [&](auto width) {
+    using DirectOut = DirectWriter<Out, direct ? width() : 8>;
+    const DirectOut writer(args, place.first_row, direct ? rows : 0, place.first_column + w_first);
     float sums[kParts][width() / 2] = {};
     const auto w_row = [&](int w, int part) { return w + ((w_first + part * kWgmmaGroupRows) * kRowBytes >> 4); };
     if constexpr (sizeof(T) == 1) {
       static_assert(kParts == 1 && tile.rows <= 128, "the sums, and those of a piece, fill the registers");
-      const Fp8Scales<T, width(), true> scales(args, place.group, place.first_row,
-                                               place.first_column + w_first + warpgroup_row());
-      add_scaled_pieces<tile>(block, sums[0], scales,
-                              [&](auto& part, const WgmmaOperand& buffer, int a, int w, bool first) {
-                                wgmma<T, width()>(part, buffer.at(w_row(w, 0)), buffer.at(a), !first);
-                              });
+      Fp8Scales<T, width(), true> scales(args, place.group, place.first_row,
+                                         place.first_column + w_first + warpgroup_row());
+      if constexpr (tile.rounds) {
+        scales.set_a(round_rows<tile>(args, place, rows, block), rows);
+        const WgmmaOperand rounded(block.rounded);
+        add_scaled_pieces(block, sums[0], scales,
+                          [&](auto& part, const WgmmaOperand& buffer, int a, int w, bool first) {
+                            wgmma<T, width()>(part, buffer.at(w_row(w, 0)), rounded.at(a), !first);
+                          });
+      } else {
+        add_scaled_pieces(block, sums[0], scales,
+                          [&](auto& part, const WgmmaOperand& buffer, int a, int w, bool first) {
+                            wgmma<T, width()>(part, buffer.at(w_row(w, 0)), buffer.at(a), !first);
+                          });
+      }
     } else {
       for_each_step(block, [&](const WgmmaOperand& buffer, int a, int w, bool first) {
 #pragma unroll
@@ -279,12 +362,16 @@ __device__ __forceinline__ void multiply_transposed(const GemmArgs& args, const 
           wgmma<T, width()>(sums[part], buffer.at(w_row(w, part)), buffer.at(a), !first);
       });
     }
+    if constexpr (direct) {
+      writer.write(sums[0]);
+    } else {
 #pragma unroll
-    for (int part = 0; part < kParts; ++part)
-      TransposedWriter<Out, width(), swiglu>(args, place.first_row, rows,
-                                             place.first_column + w_first + part * kWgmmaGroupRows,
-                                             block.staged + warpgroup * 4 * S::kStagedBytes)
-          .write(sums[part]);
+      for (int part = 0; part < kParts; ++part)
+        TransposedWriter<Out, width(), swiglu>(args, place.first_row, rows,
+                                               place.first_column + w_first + part * kWgmmaGroupRows,
+                                               block.staged + warpgroup * 4 * S::kStagedBytes)
+            .write(sums[part]);
+    }
   });
 }
 
@@ -294,7 +381,7 @@ __device__ void multiply_tiles(const GemmArgs& args, bool float_out, Block<tile>
   using S = Shape<tile>;
   const int warpgroup = warpgroup_number(), warp = threadIdx.x % kWarpgroup / 32;
   const uint32_t staged = block.staged + threadIdx.x / 32 * S::kStagedBytes;
-  [[maybe_unused]] const bool transposable = takes_transposed(args, float_out);
+  [[maybe_unused]] const bool transposable = takes_transposed(args, float_out, tile.rows);
   const bool add_halves = !swiglu && !float_out && args.epilogue == Epilogue::kAdd;
   // Computes `width` columns of the tile buffers' w, from column w_first on, for the rows from a_first on.
   const auto compute = [&](auto width, const TileCoord& place, int a_first, int w_first) {
@@ -321,7 +408,7 @@ __device__ void multiply_tiles(const GemmArgs& args, bool float_out, Block<tile>
     block.ring.wait_full();
     const TileCoord place = TileCoord::load(block.rank, block.place());
     if (place.kind == TileCoord::kEnd) return;
-    if constexpr (tile.cluster > 1 && sizeof(T) > 1)
+    if constexpr (tile.cluster > 1)
       if (transposable && place.kind != TileCoord::kPair) {  // the rows that a group has beside its pairs
         multiply_transposed<T, Out, tile, swiglu>(args, place, block);
         continue;
@@ -347,7 +434,7 @@ __device__ void multiply_transposed_tiles(const GemmArgs& args, Block<tile> bloc
 // Rows of the boxes in which a is loaded. A box takes time for each of its rows, those outside of a included, and some
 // time of its own: so there are as many rows as most groups have, or a quarter of a tile that may have any number.
 int rows_of_a_box(const GemmArgs& args, WgmmaTile tile) {
-  if (tile.transposed) return tile.rows / 4;
+  if (tile.transposed) return std::max(tile.rows / 4, 8);
   const int64_t rows = args.m / std::min(args.m, args.groups);
   if (args.offsets == nullptr) return static_cast<int>(std::min<int64_t>(ceil_divide(rows, 8) * 8, kWgmmaGroupRows));
   return rows <= 8 ? 16 : rows <= 16 ? 32 : kWgmmaGroupRows;
@@ -356,7 +443,8 @@ int rows_of_a_box(const GemmArgs& args, WgmmaTile tile) {
 template <class T, class Out, WgmmaTile tile, bool swiglu>
 void launch_tile(cudaStream_t stream, const GemmArgs& args, DType act, bool float_out) {
   using S = Shape<tile>;
-  constexpr auto kernel = gemm_wgmma_kernel<T, Out, tile.rows, tile.columns, tile.cluster, tile.transposed, swiglu>;
+  constexpr auto kernel =
+      gemm_wgmma_kernel<T, Out, tile.rows, tile.columns, tile.cluster, tile.transposed, tile.rounds, swiglu>;
   allow_shared_bytes<kernel, S::kSharedBytes>();
   const int box_rows = rows_of_a_box(args, tile);
   const CUtensorMap a_map = matrix_map(args.a, act, args.m, args.k, box_rows, kDepth<T>);
@@ -389,7 +477,7 @@ void launch_listed(cudaStream_t stream, const GemmArgs& args, DType act, bool fl
 // Launches the kernel of the tile, which is one of `plain`, or, by its kind and the epilogue, of the others.
 template <class T, class Out, const auto& plain, const auto& gated, const auto& transposed>
 void launch_product(cudaStream_t stream, const GemmArgs& args, DType act, bool float_out, WgmmaTile tile) {
-  if (tile.transposed && !takes_transposed(args, float_out)) CUDA_CHECK(cudaErrorInvalidValue);
+  if (tile.transposed && !takes_transposed(args, float_out, tile.rows)) CUDA_CHECK(cudaErrorInvalidValue);
   const bool swiglu = args.epilogue == Epilogue::kSwiglu;
   if (tile.transposed && swiglu)
     launch_listed<T, Out, true, transposed>(stream, args, act, false, tile);

@@ -175,6 +175,43 @@ class Writer {
   T* out_;
 };
 
+// Writes a warpgroup's 16-bit results from the registers, with bias and addition: 64 columns of the product for `width`
+// rows, which must be few, as memory is written in pieces of 16 bytes.
+template <class T, int width>
+class DirectWriter {
+ public:
+  // `rows`: of the tile, from first_row on; `first_column`: of the warpgroup's part of the product. Reads the old
+  // output where it is added to.
+  __device__ DirectWriter(const GemmArgs& args, int first_row, int rows, int first_column) : args_(args), rows_(rows) {
+    const int thread = static_cast<int>(threadIdx.x) % 128;
+    column_ = first_column + thread / 32 * 16 + thread % 32 / 4;
+    out_ = static_cast<T*>(args.out) + static_cast<int64_t>(first_row) * args.n + column_;
+#pragma unroll
+    for (int i = 0; i < width / 2; ++i) old_[i] = args.epilogue == Epilogue::kAdd && valid(i) ? to_f32(*place(i)) : 0;
+  }
+
+  // The sums are those of wgmma(), whose rows are columns of the product and whose columns are its rows.
+  __device__ void write(const float (&sums)[width / 2]) const {
+#pragma unroll
+    for (int i = 0; i < width / 2; ++i) {
+      if (!valid(i)) continue;
+      const float value = args_.bias.data != nullptr ? sums[i] + load_one(args_.bias, column_ + column_of(i)) : sums[i];
+      *place(i) = rounded<T>(args_.epilogue == Epilogue::kAdd ? value + old_[i] : value);
+    }
+  }
+
+ private:
+  __device__ static int row_of(int i) { return i / 4 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2; }
+  __device__ static int column_of(int i) { return i / 2 % 2 * 8; }
+  __device__ bool valid(int i) const { return row_of(i) < rows_ && column_ + column_of(i) < args_.n; }
+  __device__ T* place(int i) const { return out_ + row_of(i) * args_.n + column_of(i); }
+
+  const GemmArgs& args_;
+  int rows_, column_;
+  T* out_;
+  float old_[width / 2];
+};
+
 // Writes a warpgroup's 16-bit results: 64 columns of the product, of which warp i has 16 from column 16 i on (kSwiglu:
 // these are eight of gate and eight of up, which give eight of out), for `width` rows. They go through the warpgroup's
 // shared memory, 64 rows at a time, so that memory is written in pieces of 128 bytes (kSwiglu: 64). Of those 64 rows,

@@ -13,8 +13,8 @@ namespace lfm2 {
 
 // The factors of fp8 operands (kernels/tensor.h): one for each `group` elements of k, or, with 0, for a whole row.
 struct GemmScales {
-  const float* a = nullptr;  // [groups of k, a_stride]; null where the operands are not fp8
-  const float* w = nullptr;  // [groups, groups of k, n / w_rows]
+  const float* a = nullptr;  // [groups of k, a_stride]; null where a is not fp8
+  const float* w = nullptr;  // [groups, groups of k, n / w_rows]; null where w is not fp8
   int64_t a_stride = 0;
   int w_rows = 1;  // rows of w that share factors
   int group = 0;
@@ -43,7 +43,8 @@ void launch_gemm_mma(cudaStream_t stream, const GemmArgs& args, DType act, DType
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out);
 // For a and w of fp8 with scales of single rows and no groups, or of eight rows of w and groups of 128, and out of
 // bf16, on sm_90a only. n must be a multiple of 8 (kSwiglu: 16) and k of 16, everything on 16 bytes. Each 128 of k are
-// summed by the tensor cores, whose own sums of fp8 keep fewer bits, and added up in fp32.
+// summed by the tensor cores, whose own sums of fp8 keep fewer bits, and added up in fp32. Without args.scales.a, a is
+// bf16, which the kernel rounds (kFp8RoundingTile): not with kSwiglu.
 void launch_gemm_fp8(cudaStream_t stream, const GemmArgs& args);
 // The same as launch_gemm_wgmma, with the same bits, where prefers_skinny() says so.
 void launch_gemm_skinny(cudaStream_t stream, const GemmArgs& args, DType act, DType out);

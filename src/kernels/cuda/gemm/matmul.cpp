@@ -12,7 +12,7 @@ Products::Product Products::dense_product(const Tensor& a, const Tensor& w, cons
          "matmul: shapes");
   const Epilogue epilogue = write == Write::kAdd ? Epilogue::kAdd : Epilogue::kStore;
   const GemmProblem problem{
-      .act = a.dtype,
+      .act = rounds_operand(a, w) ? DType::kF8 : a.dtype,
       .weight = w.dtype,
       .out = out.dtype,
       .n = n,
@@ -24,7 +24,8 @@ Products::Product Products::dense_product(const Tensor& a, const Tensor& w, cons
       .plain_fp32 = features_.plain_fp32,
       .scale_rows = w.scales.rows,
       .scale_group = w.scales.group};
-  expect(gemm_supported(problem) && (is_float(a) || are_operands(a, w)) && (!bias || is_float(bias)),
+  expect(gemm_supported(problem) && (is_float(a) || are_operands(a, w) || rounds_operand(a, w)) &&
+             (!bias || is_float(bias)),
          "matmul: this combination of types");
   const bool same_bias = !bias || bias.dtype == w.dtype;
   return {.args = {a.data, any(w), any(bias), out.data, nullptr, m, n, k, 1, epilogue, Visible::kAfterWait, 0,

@@ -1,10 +1,13 @@
 // What the four products share: the launch of the chosen kernel, and the products of groups.
 #include "kernels/cuda/gemm/products.h"
 
+#include "kernels/cuda/gemm/gemm_wgmma.h"
+
 namespace lfm2 {
 
 void Products::multiply(GemmPath path, GemmArgs args, const GemmProblem& problem) {
   args.reserved_sms = reserved_sms_;
+  expect(args.scales.w == nullptr || args.scales.a != nullptr || path == GemmPath::kFp8, "product: a is not fp8");
   switch (path) {
     case GemmPath::kCublasLt:
       if (!lt_.multiply(stream_, args, problem)) multiply(choose_grouped(problem), args, problem);
@@ -34,6 +37,13 @@ void Products::multiply(GemmPath path, GemmArgs args, const GemmProblem& problem
   }
 }
 
+// More rows are rounded in less time by an operator of their own.
+bool Products::rounds_operand(const Tensor& a, const Tensor& w) const {
+  const int64_t max_rows = w.rank == 3 ? 8 : kMaxDirectRows, n = w.dim(w.rank - 2), k = w.k();
+  return features_.hopper && a.dtype == DType::kBf16 && w.dtype == DType::kF8 && w.scales.group == 0 &&
+         a.dim(0) <= max_rows && k <= kMaxRoundedK && k % 16 == 0 && n % 8 == 0 && on_16_bytes(a) && on_16_bytes(w);
+}
+
 GemmScales Products::scales_of(const Tensor& a, const Tensor& w) {
   return {a.scales.data, w.scales.data, a.scales.stride, static_cast<int>(w.scales.rows),
           static_cast<int>(w.scales.group)};
@@ -49,7 +59,7 @@ Products::Product Products::grouped_product(const Tensor& a, const Tensor& w, co
   expect(!expert_offsets || (expert_offsets.dtype == DType::kI32 && expert_offsets.numel() == groups + 1),
          "grouped product: offsets");
   expect(epilogue != Epilogue::kSwiglu || n % (2 * kGateUpBlock) == 0, "swiglu: a part of a block of gate and up rows");
-  const GemmProblem problem{.act = a.dtype,
+  const GemmProblem problem{.act = rounds_operand(a, w) ? DType::kF8 : a.dtype,
                             .weight = w.dtype,
                             .out = out.dtype,
                             .n = n,
@@ -60,7 +70,8 @@ Products::Product Products::grouped_product(const Tensor& a, const Tensor& w, co
                             .plain_fp32 = features_.plain_fp32,
                             .scale_rows = w.scales.rows,
                             .scale_group = w.scales.group};
-  expect(gemm_supported(problem) && (is_float(a) || are_operands(a, w)), "grouped product: this combination of types");
+  expect(gemm_supported(problem) && (is_float(a) || are_operands(a, w) || rounds_operand(a, w)),
+         "grouped product: this combination of types");
   const int32_t* offsets = expert_offsets ? expert_offsets.as<const int32_t>() : nullptr;
   return {.args = {a.data,
                    any(w),

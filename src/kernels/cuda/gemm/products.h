@@ -34,6 +34,9 @@ class Products {
   void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out);
   void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out);
 
+  // Ops::rounds_operand.
+  bool rounds_operand(const Tensor& a, const Tensor& w) const;
+
   // matmul's arguments where it takes launch_gemm_skinny to write out in the type of a.
   std::optional<GemmArgs> skinny_args(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out) const;
   // The same for grouped_matmul (kStore) or grouped_swiglu (kSwiglu), where there are rows and columns.

@@ -21,26 +21,35 @@ void launch_insert_drawn(cudaStream_t stream, int32_t* ids, int64_t tokens, cons
 void launch_gather_rows(cudaStream_t stream, const void* x, int64_t x_rows, const int32_t* rows, int64_t count,
                         int64_t row_bytes, void* out, bool triggers_late);
 
-// Copies row i of x [count, row] to the rows targets [count, copies] of out. Each target is named once. The next kernel
-// starts after this one's wait; returns when what was written before this one is visible.
+// The scales of rows that are copied: one for each of `groups`, `from` [groups, from_stride] and `to` [groups,
+// to_stride].
+struct CopiedScales {
+  const float* from = nullptr;
+  float* to = nullptr;
+  int64_t from_stride = 0, to_stride = 0;
+  int groups = 0;
+};
+// Copies row i of x [count, row] to the rows targets [count, copies] of out, with its scales where it has any. Each
+// target is named once. The next kernel starts after this one's wait; returns when what was written before this one is
+// visible.
 Visible launch_scatter_rows(cudaStream_t stream, const void* x, const int32_t* targets, int64_t count, int copies,
-                            int64_t row_bytes, void* out);
+                            int64_t row_bytes, void* out, const CopiedScales& scales = {});
 
 // Copies words of 4 bytes, which lie on 4 bytes: at least one. Host memory must be such that the GPU reaches it, as
 // that of Backend::allocate_host is.
 void launch_copy_words(cudaStream_t stream, void* to, const void* from, int words);
 
+// Where there are `rounded` rows, these take the result, rounded to the type `act` and then to fp8, instead of out.
 void launch_rms_norm(cudaStream_t stream, const void* x, AnyArray weight, float eps, int64_t rows, int64_t n, void* out,
-                     DType act);
+                     DType act, const RoundedRows& rounded = {});
 
 // Copies x [rows, row_bytes] to the first columns of out [rows, out_row_bytes], a matrix that begins at any column.
 void launch_put_columns(cudaStream_t stream, const void* x, int64_t rows, int64_t row_bytes, void* out,
                         int64_t out_row_bytes);
 
-// `group`: elements that share a factor, 128 or 0 for whole rows.  x [rows, n], out [rows, n] fp8, scales [groups,
-// stride]
-void launch_quantize(cudaStream_t stream, const void* x, int64_t rows, int64_t n, int group, void* out, float* scales,
-                     int64_t stride, DType act);
+// Row i of out is x[sources[i]] rounded, or, without sources, x[i].
+void launch_quantize(cudaStream_t stream, const void* x, const int32_t* sources, int64_t rows, int64_t n,
+                     const RoundedRows& out, DType act);
 
 struct ShortConvArgs {
   const void* bcz;           // [tokens, 3 hidden]

@@ -1,117 +1,81 @@
-// quantize: rows rounded to fp8, each group of a row, or the whole row, with its own factor.
-#include <cuda_fp8.h>
-
+// quantize: rows rounded to fp8, each group of a row, or the whole row, with its own scale.
 #include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/rows/fp8_rows.cuh"
 #include "kernels/cuda/rows/launch.h"
-#include "kernels/cuda/rows/row_types.cuh"
 
 namespace lfm2 {
 
 namespace {
 
-constexpr float kMaxMagnitude = 448;
-constexpr int kMaxThreads = 256;
-
-__device__ float largest_magnitude(const Octet& x);
-__device__ float group_maximum(float x);
-__device__ void round_octet(const Octet& x, float scale, __nv_fp8_e4m3* out, int64_t count, bool vector);
-
-// - operands: x [rows, n] of type T, out [rows, n] fp8, scales [groups, stride]; `group`: elements with one factor,
-// 128,
-//   or any other number for whole rows.
-// - block: one row. A maximum is exact, so its order is free.
-// - thread: kEach octets of the row at a time, blockDim.x apart; sixteen threads have a group of 128. A row of no more
-//   octets than the block holds at a time is read once.
+constexpr int kRowWarps = 4, kRowOctets = 8;  // rows of a block, and the most octets of one that a lane holds
+// For rows of up to 32 kRowOctets octets.
+// - operands: x [any, n] of type T, sources [rows] or null, out [rows, n]: row i is that of x[sources[i]], or of x[i].
+// - block: kRowWarps rows, one a warp.
+// - thread: every 32nd octet of its warp's row, all loaded before the first is rounded.
 // - alignment: `vector`: n in octets, x and out on 16 bytes; otherwise any.
-template <class T, int kEach>
-__global__ void __launch_bounds__(kMaxThreads)
-    quantize_kernel(const T* x, int64_t n, int group, __nv_fp8_e4m3* out, float* scales, int64_t stride, bool vector) {
+template <class T>
+__global__ void __launch_bounds__(kRowWarps * 32)
+    quantize_kernel(const T* x, const int32_t* sources, int64_t rows, int64_t n, RoundedRows out, bool vector) {
   pdl_trigger();
-  __shared__ float maxima[kMaxThreads / 32];
-  const int64_t row = blockIdx.x, held_at_once = static_cast<int64_t>(blockDim.x) * kEach * kOctet;
-  const bool by_group = group == 16 * kOctet;
-  Octet held[kEach];
-  const auto place = [&](int64_t first, int i) { return first + (threadIdx.x + i * blockDim.x) * kOctet; };
-  const auto load = [&](int64_t first) {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int64_t c = place(first, i);
-      held[i] = {};
-      if (c < n) held[i] = load_octet(x + row * n + c, n - c, vector);
-    }
-  };
-  const auto scale_for = [](float largest) { return largest / kMaxMagnitude == 0 ? 1.0f : largest / kMaxMagnitude; };
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32;
+  const auto column = [](int i) { return static_cast<int64_t>(threadIdx.x % 32 + 32 * i) * kOctet; };
   pdl_wait();
-  float scale = 0;
-  if (!by_group) {
-    for (int64_t first = 0; first < n; first += held_at_once) {
-      load(first);
+  if (row >= rows) return;
+  const T* source = x + (sources == nullptr ? row : sources[row]) * n;
+  Packed<T> elements[kRowOctets];
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) scale = fmaxf(scale, largest_magnitude(held[i]));
-    }
-    scale = group_maximum(scale);
-    scale = fmaxf(scale, __shfl_xor_sync(kAllLanes, scale, 16));
-    if (threadIdx.x % 32 == 0) maxima[threadIdx.x / 32] = scale;
-    __syncthreads();
-    for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) scale = fmaxf(scale, maxima[warp]);
-    scale = scale_for(scale);
-    if (threadIdx.x == 0) scales[row] = scale;
+  for (int i = 0; i < kRowOctets; ++i) {
+    elements[i] = {};
+    if (column(i) < n) elements[i] = load_packed(source + column(i), n - column(i), vector);
   }
-  for (int64_t first = 0; first < n; first += held_at_once) {
-    if (by_group || n > held_at_once) load(first);
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int64_t c = place(first, i);
-      if (by_group) {
-        scale = scale_for(group_maximum(largest_magnitude(held[i])));
-        if (threadIdx.x % 16 == 0 && c < n) scales[c / group * stride + row] = scale;
-      }
-      if (c < n) round_octet(held[i], scale, out + row * n + c, n - c, vector);
-    }
-  }
-}
-
-__device__ float largest_magnitude(const Octet& x) {
   float largest = 0;
 #pragma unroll
-  for (int i = 0; i < kOctet; ++i) largest = fmaxf(largest, fabsf(x.v[i]));
-  return largest;
+  for (int i = 0; i < kRowOctets && !out.by_group; ++i) {
+    largest = fmaxf(largest, largest_magnitude(unpack(elements[i])));
+    forget(elements[i]);
+  }
+  largest = max_over<32>(largest);
+#pragma unroll
+  for (int i = 0; i < kRowOctets; ++i)
+    if (32 * i * kOctet < n) store_rounded(out, row, column(i), n, unpack(elements[i]), largest, vector);
 }
 
-// Of sixteen neighbouring lanes.
-__device__ float group_maximum(float x) {
-#pragma unroll
-  for (int step = 8; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
-  return x;
-}
-
-__device__ void round_octet(const Octet& x, float scale, __nv_fp8_e4m3* out, int64_t count, bool vector) {
-  __nv_fp8_e4m3 rounded[kOctet];
-#pragma unroll
-  for (int i = 0; i < kOctet; ++i) rounded[i] = __nv_fp8_e4m3(x.v[i] / scale);
-  if (vector) {
-    *reinterpret_cast<uint2*>(out) = *reinterpret_cast<const uint2*>(rounded);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kOctet; ++i)
-      if (i < count) out[i] = rounded[i];
+constexpr int kLongThreads = 256;
+// For longer rows.
+// - operands, alignment: those of quantize_kernel.
+// - block: one row.
+// - thread: every kLongThreads-th octet, read once for the maximum and once to round it.
+template <class T>
+__global__ void __launch_bounds__(kLongThreads)
+    quantize_long_kernel(const T* x, const int32_t* sources, int64_t n, RoundedRows out, bool vector) {
+  pdl_trigger();
+  pdl_wait();
+  const T* source = x + (sources == nullptr ? blockIdx.x : sources[blockIdx.x]) * n;
+  const auto load = [&](int64_t c) { return c < n ? load_octet(source + c, n - c, vector) : Octet{}; };
+  float largest = 0;
+  for (int64_t c = threadIdx.x * kOctet; c < n && !out.by_group; c += kLongThreads * kOctet)
+    largest = fmaxf(largest, largest_magnitude(load(c)));
+  largest = max_over_block(largest);
+  for (int64_t first = 0; first < n; first += kLongThreads * kOctet) {
+    const int64_t c = first + threadIdx.x * kOctet;
+    store_rounded(out, blockIdx.x, c, n, load(c), largest, vector);
   }
 }
 
 }  // namespace
 
-void launch_quantize(cudaStream_t stream, const void* x, int64_t rows, int64_t n, int group, void* out, float* scales,
-                     int64_t stride, DType act) {
+void launch_quantize(cudaStream_t stream, const void* x, const int32_t* sources, int64_t rows, int64_t n,
+                     const RoundedRows& out, DType act) {
   if (rows == 0 || n == 0) return;
-  const bool vector = n % kOctet == 0 && on_16_bytes(x) && on_16_bytes(out);
+  const bool vector = n % kOctet == 0 && on_16_bytes(x) && on_16_bytes(out.elements);
   with_device_type(act, [&](auto zero) {
     using T = decltype(zero);
-    const int64_t octets = ceil_divide(n, kOctet);
-    const auto launch = [&](auto kernel) {
-      launch_dependent("quantize_kernel", kernel, {rows, row_threads(octets)}, stream, static_cast<const T*>(x), n,
-                       group, static_cast<__nv_fp8_e4m3*>(out), scales, stride, vector);
-    };
-    octets <= kMaxThreads ? launch(quantize_kernel<T, 1>) : launch(quantize_kernel<T, 4>);
+    if (n <= 32 * kRowOctets * kOctet)
+      launch_dependent("quantize_kernel", quantize_kernel<T>, {ceil_divide(rows, kRowWarps), kRowWarps * 32}, stream,
+                       static_cast<const T*>(x), sources, rows, n, out, vector);
+    else
+      launch_dependent("quantize_long_kernel", quantize_long_kernel<T>, {rows, kLongThreads}, stream,
+                       static_cast<const T*>(x), sources, n, out, vector);
   });
 }
 

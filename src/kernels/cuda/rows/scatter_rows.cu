@@ -11,17 +11,21 @@ namespace {
 constexpr int kRowWarps = 8, kRowWords = 8;
 
 // - operands: x [count, words], targets [count, copies] int32, out [count copies, words], in words of 2 or 16 bytes:
-//   the larger one where it divides a row and both begin on it.
+//   the larger one where it divides a row and both begin on it; scales of the rows, or none.
 // - block: kRowWarps rows of x, one a warp.
 // - thread: every 32nd word of its warp's row, of which kRowWords are in flight at once.
 // - alignment: that of a word.
 template <class Word>
 __global__ void __launch_bounds__(kRowWarps * 32)
-    scatter_rows_kernel(const Word* x, const int32_t* targets, int64_t count, int copies, int64_t words, Word* out) {
+    scatter_rows_kernel(const Word* x, const int32_t* targets, int64_t count, int copies, int64_t words, Word* out,
+                        CopiedScales scales) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32;
   pdl_wait();
   pdl_trigger();
   if (i >= count) return;
+  for (int group = threadIdx.x % 32; group < scales.groups; group += 32)
+    for (int copy = 0; copy < copies; ++copy)
+      scales.to[group * scales.to_stride + targets[i * copies + copy]] = scales.from[group * scales.from_stride + i];
   for (int64_t first = threadIdx.x % 32; first < words; first += 32 * kRowWords) {
     Word flying[kRowWords];
 #pragma unroll
@@ -40,13 +44,13 @@ __global__ void __launch_bounds__(kRowWarps * 32)
 }  // namespace
 
 Visible launch_scatter_rows(cudaStream_t stream, const void* x, const int32_t* targets, int64_t count, int copies,
-                            int64_t row_bytes, void* out) {
+                            int64_t row_bytes, void* out, const CopiedScales& scales) {
   if (count == 0 || copies == 0 || row_bytes == 0) return Visible::kBeforeWait;
   with_row_word(x, out, row_bytes, [&](auto word) {
     using Word = decltype(word);
     launch_dependent("scatter_rows_kernel", scatter_rows_kernel<Word>, {ceil_divide(count, kRowWarps), kRowWarps * 32},
                      stream, static_cast<const Word*>(x), targets, count, copies,
-                     row_bytes / static_cast<int64_t>(sizeof(Word)), static_cast<Word*>(out));
+                     row_bytes / static_cast<int64_t>(sizeof(Word)), static_cast<Word*>(out), scales);
   });
   return Visible::kBeforeWait;
 }
