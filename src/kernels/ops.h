@@ -196,7 +196,7 @@ class Ops {
   // normed = rms_norm(x); logits = normed gateᵀ in fp32; route(logits), group_by_expert, and sorted = gather_rows of
   // normed by routing.sources: all that stands before the products of experts, in as few launches as it takes.
   // x, normed [tokens, hidden] act, norm_weight [hidden] weight, gate [experts, hidden] weight; normed may be x;
-  // sorted [tokens top_k, hidden] act or fp8, of which normed is scratch that is not x
+  // sorted [tokens top_k, hidden] act, or fp8: normed is then scratch, and not x
   virtual void norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
                           RouterRule rule, const Tensor& normed, const Routing& routing, const Tensor& sorted) = 0;
 

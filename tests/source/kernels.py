@@ -16,7 +16,7 @@ HEAD = ("- operands:", "- block:", "- thread:", "- alignment:")
 
 def operators():
     text = (ROOT / "src/kernels/ops.h").read_text()
-    return re.findall(r"virtual [\w:&<> ]+ (\w+)\(", text)
+    return re.findall(r"virtual void (\w+)\(", text)
 
 
 def missing_files(names):

@@ -5,7 +5,7 @@ namespace lfm2 {
 
 namespace {
 
-// The columns of the tiles of few rows, 64 or 128, with which the busiest multiprocessor has the fewest.
+// The columns of the tiles of few rows, 64 or 128, with which the busiest SM has the fewest.
 int choose_columns(const GemmArgs& args, int multiprocessors) {
   const auto of_the_busiest = [&](int64_t columns) {
     const int64_t tiles = std::min(args.m, args.groups) * ceil_divide(args.n, columns);
@@ -32,7 +32,7 @@ WgmmaTile choose_fp8_tile(const GemmArgs& args, int multiprocessors) {
     return std::max(ceil_divide(args.m, side), std::min(args.m, args.groups)) * ceil_divide(args.n, side);
   };
   if (tiles(128) >= 2 * multiprocessors || args.offsets != nullptr) return {128, 128, 2};
-  // The time of a multiprocessor with a tile of 128 x 128 is two and a half times that with one of 64 x 64.
+  // An SM takes two and a half times as long for a tile of 128 x 128 as for one of 64 x 64.
   const bool wide = 5 * ceil_divide(tiles(128), multiprocessors) <= 2 * ceil_divide(tiles(64), multiprocessors);
   if (args.epilogue == Epilogue::kSwiglu || wide) return {128, 128, 1};
   return {64, 64, 1};

@@ -109,7 +109,7 @@ class Fp8Scales {
 
 // sums += the scaled sums of `count` pieces of k, from `round` on. start(part, buffer, a, w, first) starts a step of k,
 // as for_each_step calls it; where the block rounds a, the place of a counts from its first piece. A piece's factors
-// are read while pieces are multiplied. `factors` are the first piece's, then those of the piece behind the last one.
+// are read while pieces are multiplied. `factors` are the first piece's, then those of the piece after the last one.
 template <int count, WgmmaTile tile, class T, int columns, bool transposed, class F>
 __device__ __forceinline__ void add_scaled_pieces(Block<tile>& block, int round, float (&sums)[columns / 2],
                                                   const Fp8Scales<T, columns, transposed>& scales,

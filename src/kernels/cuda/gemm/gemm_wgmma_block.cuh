@@ -34,8 +34,8 @@ struct Shape {
       ((tile.transposed ? tile.rows : tile.columns) > kPassColumns ? 2 : 1) * kPassBytes;  // of a warp
   static constexpr int kOutBytes = kMultipliers * 4 * kStagedBytes;
   static constexpr int kNoteBytes = 32;  // beside a tile buffer: a tile's place, and the barriers full and free
-  // Products of few rows wait for memory most of the time: two blocks fit on a multiprocessor, so that the next kernel
-  // loads w while this one ends.
+  // Products of few rows wait for memory most of the time. Two blocks fit on an SM, so that the next kernel loads w
+  // while this one ends.
   static constexpr int kBlocks = tile.rows <= kMaxDirectRows ? 2 : 1;
   static constexpr int kBytes =
       (kBlocks > 1 ? 112 : 227) * 1024 - 1024;  // without those that are lost to begin on 1024

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/common/fp8_scale.cuh"
 #include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/gemm/gemm_fp8.cuh"
@@ -26,7 +27,6 @@
 #include "kernels/cuda/gemm/gemm_wgmma_out.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma_scheduler.cuh"
 #include "kernels/cuda/ptx/hopper.cuh"
-#include "kernels/cuda/rows/fp8_rows.cuh"
 
 namespace lfm2 {
 
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster, transp
   if constexpr (tile.cluster > 1) cluster_sync();  // the other block's copies and arrivals may still come
 }
 
-// Whether the transpose of the product may be computed in tiles of so many rows (multiply_transposed).
+// Whether the transpose of the product may be computed in tiles of `rows` rows (multiply_transposed).
 __host__ __device__ bool takes_transposed(const GemmArgs& args, bool float_out, int rows) {
   return args.epilogue == Epilogue::kSwiglu ||
          (!float_out && (rows <= kMaxDirectRows || (args.epilogue == Epilogue::kStore && args.bias.data == nullptr)));
@@ -217,7 +217,7 @@ __device__ __forceinline__ const float* round_rows(const GemmArgs& args, const T
   const int thread = static_cast<int>(threadIdx.x), k = static_cast<int>(args.k);
   const auto column = [&](int i) { return (thread + kThreads * i) * kOctet; };
   for (int first = 0; first < rows; first += kRowsAtOnce) {
-    Packed<__nv_bfloat16> elements[kRowsAtOnce][kOctets];
+    Octet elements[kRowsAtOnce][kOctets];
 #pragma unroll
     for (int r = 0; r < kRowsAtOnce; ++r)
 #pragma unroll
@@ -225,13 +225,13 @@ __device__ __forceinline__ const float* round_rows(const GemmArgs& args, const T
         elements[r][i] = {};
         const auto* source =
             static_cast<const __nv_bfloat16*>(args.a) + static_cast<int64_t>(place.first_row + first + r) * k;
-        if (first + r < rows && column(i) < k) elements[r][i] = load_packed(source + column(i), kOctet, true);
+        if (first + r < rows && column(i) < k) elements[r][i] = load_octet(source + column(i), kOctet, true);
       }
 #pragma unroll
     for (int r = 0; r < kRowsAtOnce; ++r) {
       float largest = 0;
 #pragma unroll
-      for (int i = 0; i < kOctets; ++i) largest = fmaxf(largest, largest_magnitude(unpack(elements[r][i])));
+      for (int i = 0; i < kOctets; ++i) largest = fmaxf(largest, largest_magnitude(elements[r][i]));
       largest = max_over<32>(largest);
       if (thread % 32 == 0 && first + r < rows) maxima[first + r][thread / 32] = largest;
     }
@@ -249,7 +249,7 @@ __device__ __forceinline__ const float* round_rows(const GemmArgs& args, const T
         if (piece >= block.rounds) continue;  // the last piece is filled up with zeros
         const uint32_t target = block.rounded + piece * S::kAPiece + (first + r) * kRowBytes +
                                 (byte / 16 ^ (first + r) % 8) * 16 + byte % 16;
-        *static_cast<uint2*>(__cvta_shared_to_generic(target)) = scale.round(unpack(elements[r][i]));
+        *static_cast<uint2*>(__cvta_shared_to_generic(target)) = scale.round(elements[r][i]);
       }
     }
   }

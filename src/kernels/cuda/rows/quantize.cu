@@ -42,9 +42,10 @@ __global__ void __launch_bounds__(kRowWarps * 32)
 
 constexpr int kLongThreads = 256;
 // For longer rows.
-// - operands, alignment: those of quantize_kernel.
+// - operands: those of quantize_kernel.
 // - block: one row.
 // - thread: every kLongThreads-th octet, read once for the maximum and once to round it.
+// - alignment: that of quantize_kernel.
 template <class T>
 __global__ void __launch_bounds__(kLongThreads)
     quantize_long_kernel(const T* x, const int32_t* sources, int64_t n, RoundedRows out, bool vector) {

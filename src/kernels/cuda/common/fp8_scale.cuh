@@ -1,0 +1,63 @@
+// How kernels round rows to fp8 with scales of their own, as Ops::quantize defines it. A maximum is exact, so the order
+// in which it is found is free, and all kernels give a row the same bits.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "kernels/cuda/common/device_types.cuh"
+
+namespace lfm2 {
+
+constexpr int kGroupLanes = kScaledGroup / kOctet;  // neighbouring lanes with an octet each hold a group
+
+__device__ inline float largest_magnitude(const Octet& x) {
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) largest = fmaxf(largest, fabsf(x.v[i]));  // of those that are numbers
+  return largest;
+}
+
+// The maximum over groups of neighbouring lanes.
+template <int lanes>
+__device__ inline float max_over(float x) {
+#pragma unroll
+  for (int step = lanes / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, step));
+  return x;
+}
+// The scale of elements of which `largest` is the largest magnitude.
+class Fp8Scale {
+ public:
+  __device__ explicit Fp8Scale(float largest) {
+    const float scale = largest / 448;
+    scale_ = scale == 0 ? 1 : scale;
+    // A power of two takes the quotients' remainders away from the ends of fp32's range. By an infinite scale, which is
+    // that of rows with infinities, numbers are 0 and infinities NaN.
+    power_ = scale_ < 0x1p-60f ? 0x1p60f : scale_ > 0x1p60f ? 0x1p-60f : 1;
+    divisor_ = isinf(scale_) ? 1 : scale_ * power_;
+    inverse_ = isinf(scale_) ? 0 : 1 / divisor_;
+  }
+  __device__ float value() const { return scale_; }
+  __device__ uint2 round(const Octet& x) const {
+    uint2 words;
+    auto* pairs = reinterpret_cast<__nv_fp8x2_storage_t*>(&words);
+#pragma unroll
+    for (int i = 0; i < kOctet / 2; ++i)
+      pairs[i] = __nv_cvt_float2_to_fp8x2({divided(x.v[2 * i]), divided(x.v[2 * i + 1])}, __NV_SATFINITE, __NV_E4M3);
+    return words;
+  }
+
+ private:
+  // x / scale_, rounded as the division is: from a quotient that is off by less than one unit in its last place, the
+  // remainder leads to the nearest one (Markstein, IA-64 and Elementary Functions, theorem 8.5).
+  __device__ float divided(float x) const {
+    x *= power_;
+    float quotient = x * inverse_;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) quotient = fmaf(fmaf(-quotient, divisor_, x), inverse_, quotient);
+    return quotient;
+  }
+
+  float scale_, power_, divisor_, inverse_;
+};
+
+}  // namespace lfm2
