@@ -4,7 +4,6 @@
 #pragma once
 
 #include <type_traits>
-#include <utility>
 
 #include "kernels/cuda/gemm/gemm_wgmma_block.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
@@ -107,71 +106,46 @@ class Fp8Scales {
   bool in_fours_;  // the factors of all columns are there, in words of four
 };
 
-// sums += the scaled sums of `count` pieces of k, from `round` on. start(part, buffer, a, w, first) starts a step of k,
-// as for_each_step calls it; where the block rounds a, the place of a counts from its first piece. A piece's factors
-// are read while pieces are multiplied. `factors` are the first piece's, then those of the piece after the last one.
-template <int count, WgmmaTile tile, class T, int columns, bool transposed, class F>
-__device__ __forceinline__ void add_scaled_pieces(Block<tile>& block, int round, float (&sums)[columns / 2],
-                                                  const Fp8Scales<T, columns, transposed>& scales,
-                                                  typename Fp8Scales<T, columns, transposed>::Factors& factors,
-                                                  const F& start) {
-  using S = Shape<tile>;
-  constexpr bool kByGroup = Fp8Scales<T, columns, transposed>::kByGroup;
-  constexpr int kBuffers = count / S::kPieces;
-  static_assert(!tile.rounds || S::kPieces == 1);
-  float part[count][columns / 2];
-  uint32_t free[kBuffers];
-#pragma unroll
-  for (int b = 0; b < kBuffers; ++b) {
-    if (round + b > 0) block.ring.wait_full();
-    const WgmmaOperand buffer(block.ring.buffer());
-    free[b] = block.ring.free();
-    block.ring.next();
-#pragma unroll
-    for (int piece = 0; piece < S::kPieces; ++piece) {
-      wgmma_keep(part[b * S::kPieces + piece]);
-      wgmma_fence();
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step)
-        start(part[b * S::kPieces + piece], buffer,
-              ((tile.rounds ? round + b : piece) * S::kAPiece >> 4) + step * kWgmmaStep,
-              (S::kABytes + piece * S::kWPiece >> 4) + step * kWgmmaStep, step == 0);
-      wgmma_commit();
-    }
-  }
-  const auto finish = [&](auto piece) {
-    constexpr int i = piece();
-    auto next = factors;
-    if constexpr (kByGroup) next = scales.read(round * S::kPieces + i + 1);
-    wgmma_wait<count - 1 - i>();
-    wgmma_keep(part[i]);
-    if ((i + 1) % S::kPieces == 0 && static_cast<int>(threadIdx.x) % 32 < tile.cluster)
-      barrier_arrive_at(free[i / S::kPieces], threadIdx.x % 32);
-#pragma unroll
-    for (int j = 0; j < columns / 2; ++j)
-      sums[j] = kByGroup ? fmaf(part[i][j], factors.rows[j / 2 % 2] * factors.columns_of[j / 4][j % 2], sums[j])
-                         : part[i][j] + sums[j];
-    if constexpr (kByGroup) factors = next;
-  };
-  [&]<int... i>(std::integer_sequence<int, i...>) { (finish(std::integral_constant<int, i>{}), ...); }
-  (std::make_integer_sequence<int, count>{});
-}
-
-// sums = Σ over pieces of k of their scaled sums. Pieces of few columns are multiplied several at a time, as each takes
-// less time than the wait for it.
+// sums = Σ over pieces of k of their scaled sums. start(part, buffer, a, w, first) starts a step of k, as for_each_step
+// calls it; where the block rounds a, the place of a counts from its first piece. The factors of a piece are read while
+// the piece before it is multiplied.
 template <WgmmaTile tile, class T, int columns, bool transposed, class F>
 __device__ __forceinline__ void add_scaled_pieces(Block<tile>& block, float (&sums)[columns / 2],
                                                   const Fp8Scales<T, columns, transposed>& scales, const F& start) {
-  constexpr int kPieces = Shape<tile>::kPieces, kAtOnce = columns <= 16 ? 4 : columns <= 32 ? 2 : 1;
-  static_assert(kAtOnce <= Shape<tile>::kBuffers);
-  auto factors = scales.read(0);
-  int round = 0;
-  for (; kAtOnce > 1 && round + kAtOnce <= block.rounds; round += kAtOnce)
-    add_scaled_pieces<kAtOnce * kPieces>(block, round, sums, scales, factors, start);
-  for (; round < block.rounds; ++round) add_scaled_pieces<kPieces>(block, round, sums, scales, factors, start);
+  using S = Shape<tile>;
+  static_assert(!tile.rounds || S::kPieces == 1);
+  constexpr bool kByGroup = Fp8Scales<T, columns, transposed>::kByGroup;
+  float part[columns / 2];
+  auto factors = scales.read(0), next = factors;
+  for (int round = 0; round < block.rounds; ++round) {
+    if (round > 0) block.ring.wait_full();
+    const WgmmaOperand buffer(block.ring.buffer());
 #pragma unroll
-  for (int j = 0; j < columns / 2 && !Fp8Scales<T, columns, transposed>::kByGroup; ++j)
-    sums[j] *= factors.rows[j / 2 % 2] * factors.columns_of[j / 4][j % 2];
+    for (int piece = 0; piece < S::kPieces; ++piece) {
+      wgmma_keep(part);
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step)
+        start(part, buffer, ((tile.rounds ? round + piece : piece) * S::kAPiece >> 4) + step * kWgmmaStep,
+              (S::kABytes + piece * S::kWPiece >> 4) + step * kWgmmaStep, step == 0);
+      wgmma_commit();
+      if constexpr (kByGroup) next = scales.read(round * S::kPieces + piece + 1);
+      wgmma_wait<0>();
+      wgmma_keep(part);
+      const bool is_last = piece + 1 == S::kPieces;  // of the tile buffer
+      if (is_last && static_cast<int>(threadIdx.x) % 32 < tile.cluster)
+        barrier_arrive_at(block.ring.free(), threadIdx.x % 32);
+#pragma unroll
+      for (int i = 0; i < columns / 2; ++i)
+        sums[i] = kByGroup ? fmaf(part[i], factors.rows[i / 2 % 2] * factors.columns_of[i / 4][i % 2], sums[i])
+                           : part[i] + sums[i];
+      if constexpr (kByGroup) factors = next;
+    }
+    block.ring.next();
+  }
+#pragma unroll
+  for (int i = 0; i < columns / 2 && !kByGroup; ++i)
+    sums[i] *= factors.rows[i / 2 % 2] * factors.columns_of[i / 4][i % 2];
 }
 
 }  // namespace wgmma_tiles
