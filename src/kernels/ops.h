@@ -36,7 +36,7 @@ struct Batch {
 
   // Set only with caches:
   int64_t singles = 0;  // the number of sequences, all at the front, that have exactly one token here
-  // Whether all sequences after the singles begin here: none of them has a cached past.
+  // Whether all sequences after the singles begin here: none of them has a cached past. Read only with an fp8 cache.
   bool all_begin = false;
   Tensor sequence_of{};  // [tokens] int32: the sequence of each token
   // [sequences, largest number of pages] int32: the pages of each sequence in order. The rest of a row is not read.
@@ -101,7 +101,8 @@ class Ops {
   bool fuses_norm(const Tensor& x) const { return x.dtype != DType::kF32 && x.dim(0) <= max_fused_norm_rows_; }
   int64_t max_fused_norm_rows() const { return max_fused_norm_rows_; }
   // Whether matmul or grouped_matmul of a [rows, k] act and this fp8 w should round a as quantize does, rather than an
-  // operator before it. The results are the same. Only where this is so do they take an a that is not fp8.
+  // operator before it. The results are the same. Only where this is so do they take an a that is not fp8, with out of
+  // the same type.
   virtual bool rounds_operand(const Tensor& /*a*/, const Tensor& /*w*/) const { return false; }
 
   // out[t] = table[ids[t]].  ids [tokens] int32, table [vocab, hidden] weight, out [tokens, hidden] act
@@ -112,7 +113,7 @@ class Ops {
   virtual void insert_drawn(const Tensor& ids, const Tensor& drawn) = 0;
 
   // out = x / sqrt(mean(x^2) + eps) * weight for each row.  x [rows, n] act, weight [n] weight, out [rows, n] act or
-  // fp8; out may be x
+  // fp8; out may be x where it is act
   virtual void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) = 0;
 
   // Rounds rows to fp8 with their own scales, as dynamic quantisation of activations does (compressed-tensors,
@@ -161,7 +162,8 @@ class Ops {
                                    const KeyValueCache& cache) = 0;
 
   // attention of each token over its sequence's positions in the cache, up to its own. The bits are those of attention
-  // over the whole sample, whatever the pages are and however the sample was cut into batches.
+  // over the whole sample, whatever the pages are and however the sample was cut into batches. The batch's own keys and
+  // values are in the cache, and qkv has them as they are there (rounded, where the cache is fp8).
   virtual void cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
                                 const Tensor& out) = 0;
 

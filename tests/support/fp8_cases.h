@@ -56,7 +56,8 @@ inline void check_quantize(const AllUnderTest& all, DType act, int64_t rows, int
   x.fill_random(7, 3.0f);
   for (int64_t c = 0; rows > 0 && c < k; ++c) x.set(at(c), 0);  // the first row
   if (rows > 3) x.set(at(k), static_cast<double>(nan)), x.set(at(2 * k), static_cast<double>(infinity));
-  if (rows > 3) x.set(at(3 * k), 30000);
+  if (rows > 3) x.set(at(3 * k), act == DType::kF16 ? 30000 : 1e30);
+  for (int64_t c = 0; rows > 4 && act != DType::kF16 && c < k; ++c) x.set(at(4 * k + c), x.get(at(4 * k + c)) * 1e-33);
   for (OpsUnderTest* under : all) {
     SCOPED_TRACE(under->name());
     const Fp8Matrix out({rows, k}, {1, group}, 8);

@@ -117,7 +117,8 @@ void CpuOps::norm_matmul(const Tensor& x, const Tensor& norm_weight, float eps, 
 }
 
 void CpuOps::gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) {
-  expect(rows.dtype == DType::kI32 && out.dim(0) == rows.numel() && out.dim(1) == x.dim(1) && out.dtype == x.dtype,
+  expect(rows.dtype == DType::kI32 && out.dim(0) == rows.numel() && out.dim(1) == x.dim(1) && out.dtype == x.dtype &&
+             x.dtype != DType::kF8,
          "gather_rows: shapes");
   const size_t row_bytes = static_cast<size_t>(x.dim(1)) * size_bytes(x.dtype);
   for_each_row(out.dim(0), x.dim(1), [&](int64_t i) {

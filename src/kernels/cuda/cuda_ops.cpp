@@ -216,7 +216,8 @@ void CudaOps::group_by_expert(const Routing& routing) {
 }
 
 void CudaOps::gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) {
-  expect(rows.dtype == DType::kI32 && out.dim(0) == rows.numel() && out.dim(1) == x.dim(1) && out.dtype == x.dtype,
+  expect(rows.dtype == DType::kI32 && out.dim(0) == rows.numel() && out.dim(1) == x.dim(1) && out.dtype == x.dtype &&
+             x.dtype != DType::kF8,
          "gather_rows: shapes");
   launch_gather_rows(stream_, x.data, x.dim(0), rows.as<const int32_t>(), out.dim(0),
                      x.dim(1) * static_cast<int64_t>(size_bytes(x.dtype)), out.data, /*triggers_late=*/true);
@@ -249,7 +250,7 @@ void CudaOps::combine_experts(const Tensor& y, const Routing& routing, const Ten
 void CudaOps::combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual,
                                    const Tensor& norm_weight, float eps, const Tensor& normed) {
   expect(norm_weight.numel() == residual.dim(1) && normed.dims == residual.dims &&
-             (normed.dtype == residual.dtype || normed.dtype == DType::kF8),
+             (normed.dtype == residual.dtype || (normed.dtype == DType::kF8 && normed.data != residual.data)),
          "combine_experts_norm: shapes");
   launch_combine_experts_norm(stream_,
                               {.combine = combine_args(y, routing, residual, products_.routing_visible()),

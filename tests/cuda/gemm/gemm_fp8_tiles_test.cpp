@@ -54,7 +54,8 @@ TEST_F(CudaGemmFp8Test, NoTileChangesABit) {
 
 // Blocks that round their rows themselves, and tiles that write from registers: with bias and addition, too.
 TEST_F(CudaGemmFp8Test, RoundedRowsHaveTheBitsOfQuantize) {
-  constexpr WgmmaTile kPlain{64, 64, 1}, kDirect{16, 64, 1, true};
+  constexpr WgmmaTile kTiles[] = {{64, 64, 1},       {128, 128, 1},      {128, 128, 2},
+                                  {16, 64, 1, true}, {16, 128, 1, true}, kFp8RoundingTile};
   for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd})
     for (const bool has_bias : {false, true})
       for (const int64_t k : {16, 432, 1792, 2048})
@@ -69,7 +70,7 @@ TEST_F(CudaGemmFp8Test, RoundedRowsHaveTheBitsOfQuantize) {
           const Fp8Matrix rounded({rows, k}, {1, 0}, 3), w({experts, n, k}, kChannel, 4);
           GpuUnderTest gpu_ops;
           std::vector<HostTensor> results;
-          for (const WgmmaTile tile : {kPlain, kDirect, kFp8RoundingTile}) {
+          for (const WgmmaTile tile : kTiles) {
             results.push_back(HostTensor(DType::kBf16, {rows, n}));
             results.back().fill_random(5, 2.0f);
             gpu_ops.run(

@@ -5,6 +5,7 @@
 
 #include "cuda/gpu.h"
 #include "support/fp8_rows_cases.h"
+#include "support/index_cast.h"
 
 namespace lfm2::test {
 namespace {
@@ -26,6 +27,9 @@ TEST(CudaQuantizeTest, HasTheBitsOfTheCpu) {
     for (const int64_t k : {96, 301, 1792, 2048}) {
       HostTensor x(DType::kBf16, {37, k});
       x.fill_random(5, 2.0f);
+      x.set(0, -0.0);
+      x.set(at(k), 1e30);
+      for (int64_t c = 0; c < k; ++c) x.set(at(2 * k + c), x.get(at(2 * k + c)) * 1e-33);
       const auto quantized = [&](OpsUnderTest& under) {
         Fp8Matrix out({37, k}, {1, group}, 8);
         under.run([&](Ops& ops, const Tensor& in, const Tensor& elements,

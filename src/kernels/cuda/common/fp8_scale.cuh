@@ -54,7 +54,7 @@ class Fp8Scale {
     float quotient = x * inverse_;
 #pragma unroll
     for (int i = 0; i < 2; ++i) quotient = fmaf(fmaf(-quotient, divisor_, x), inverse_, quotient);
-    return quotient;
+    return copysignf(quotient, x);  // the remainder of -0 loses its sign
   }
 
   float scale_, power_, divisor_, inverse_;

@@ -12,7 +12,9 @@ inline AnyArray any(const Tensor& x) { return {x ? x.data : nullptr, x.dtype}; }
 
 inline RoundedRows rounded_rows(const Tensor& x) {
   if (x.dtype != DType::kF8) return {};
-  expect(x.scales.rows == 1 && (x.scales.group == 0 || x.scales.group == kScaledGroup), "fp8 rows: scales");
+  expect(x.scales.rows == 1 && (x.scales.group == 0 || x.scales.group == kScaledGroup) && x.scales.stride >= x.dim(0) &&
+             (x.scales.data != nullptr || x.dim(0) == 0),
+         "fp8 rows: scales");
   return {x.as<uint8_t>(), x.scales.data, x.scales.stride, x.scales.group != 0};
 }
 

@@ -42,7 +42,7 @@ struct NormRouteArgs {
   int32_t *sources, *rows, *offsets;  // [tokens top_k], [tokens, top_k], [experts + 1]
   void* sorted;                       // [tokens top_k, hidden]
   // Where sorted is fp8: it, and the rows [tokens, hidden] that it is scattered from where the launch does not group.
-  // The normed rows are not written then.
+  // The normed rows are not written where `rounded` is returned.
   RoundedRows rounded_sorted{}, rounded{};
   uint8_t* exchange;     // [kRouteExchangeBytes]: 0 at first, then what a launch leaves for the next
   int reserved_sms = 0;  // as GemmArgs's
@@ -51,7 +51,7 @@ constexpr int kMaxRouteBlocks = 128;
 constexpr int64_t kRouteExchangeBytes = kMaxRouteBlocks * 32 + 1;
 struct [[nodiscard]] NormRouteResult {
   bool grouped;  // the assignments are, and their rows scattered; if not, the caller does so
-  bool rounds;   // of fp8 rows: they are rounded; if not, the normed rows are those of rms_norm
+  bool rounded;  // of fp8 rows: they are; if not, the normed rows are those of rms_norm
   Visible routing;
 };
 NormRouteResult launch_norm_route(cudaStream_t stream, const NormRouteArgs& args, DType act);

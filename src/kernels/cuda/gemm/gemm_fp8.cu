@@ -41,7 +41,8 @@ WgmmaTile choose_fp8_tile(const GemmArgs& args, int multiprocessors) {
 void launch_gemm_fp8(cudaStream_t stream, const GemmArgs& args, WgmmaTile tile) {
   if (args.m == 0 || args.n == 0 || args.groups == 0) return;
   if (tile == kFp8RoundingTile) {
-    if (args.epilogue == Epilogue::kSwiglu || args.k > kMaxRoundedK) CUDA_CHECK(cudaErrorInvalidValue);
+    if (args.epilogue == Epilogue::kSwiglu || args.k > kMaxRoundedK || args.scales.group != 0)
+      CUDA_CHECK(cudaErrorInvalidValue);
     return launch_tile<Fp8ByRow, __nv_bfloat16, kFp8RoundingTile, false>(stream, args, DType::kF8, false);
   }
   with_constant(args.scales.group != 0, [&](auto by_group) {
@@ -52,7 +53,7 @@ void launch_gemm_fp8(cudaStream_t stream, const GemmArgs& args, WgmmaTile tile) 
 }
 
 void launch_gemm_fp8(cudaStream_t stream, const GemmArgs& args) {
-  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount) - args.reserved_sms;
   launch_gemm_fp8(stream, args, choose_fp8_tile(args, multiprocessors));
 }
 

@@ -3,10 +3,10 @@
 // rows beside it. Of fp8, each 128 of k have an accumulator, which is then scaled and added to fp32 sums
 // (gemm_fp8.cuh).
 //
-// One thread block of the kernel stays on each multiprocessor and walks through tiles: one warp loads pieces of w and
-// another one pieces of a, ahead of one or two warpgroups that multiply. No kernel writes weights, so the first of
-// these warps starts before the previous kernel has ended. The two blocks of a cluster work on two tiles that share
-// columns of w, or rows of a; each block loads a part of what is shared for both.
+// One thread block of the kernel stays on each SM and walks through tiles: one warp loads pieces of w and another one
+// pieces of a, ahead of one or two warpgroups that multiply and may round a themselves. No kernel writes weights, so
+// the first of these warps starts before the previous kernel has ended. The two blocks of a cluster work on two tiles
+// that share columns of w, or rows of a; each block loads a part of what is shared for both.
 //
 // Where groups have few rows, the roles of a and w are exchanged: the instruction's rows come in 64s, its columns in
 // eights. The bits are the same.

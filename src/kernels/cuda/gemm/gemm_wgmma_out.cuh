@@ -1,5 +1,5 @@
 // Turns the tensor cores' sums, in the registers of a warp, into output: bias, SwiGLU, addition, rounding; and, where
-// the transpose was computed, SwiGLU and rounding. For gemm_wgmma_kernel.cuh.
+// the transpose was computed, the same by other writers. For gemm_wgmma_kernel.cuh.
 #pragma once
 
 #include "kernels/cuda/common/device_types.cuh"
@@ -232,6 +232,7 @@ class TransposedWriter {
   template <int size>
   __device__ void write(const float (&sums)[size]) const {
     const int warpgroup = static_cast<int>(threadIdx.x) / kThreads;
+    warpgroup_barrier(warpgroup);  // other warps may still read what a Writer left in their parts of this memory
 #pragma unroll
     for (int first = 0; first < width; first += kPassRows) {
       const uint32_t place = staged_ + first / kPassRows % 2 * kPassBytes;

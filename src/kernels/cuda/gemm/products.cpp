@@ -41,7 +41,8 @@ void Products::multiply(GemmPath path, GemmArgs args, const GemmProblem& problem
 bool Products::rounds_operand(const Tensor& a, const Tensor& w) const {
   const int64_t max_rows = w.rank == 3 ? 8 : kMaxDirectRows, n = w.dim(w.rank - 2), k = w.k();
   return features_.hopper && a.dtype == DType::kBf16 && w.dtype == DType::kF8 && w.scales.group == 0 &&
-         a.dim(0) <= max_rows && k <= kMaxRoundedK && k % 16 == 0 && n % 8 == 0 && on_16_bytes(a) && on_16_bytes(w);
+         w.scales.rows == 1 && a.dim(0) <= max_rows && k <= kMaxRoundedK && k % 16 == 0 && n % 8 == 0 &&
+         on_16_bytes(a) && on_16_bytes(w);
 }
 
 GemmScales Products::scales_of(const Tensor& a, const Tensor& w) {
@@ -59,7 +60,7 @@ Products::Product Products::grouped_product(const Tensor& a, const Tensor& w, co
   expect(!expert_offsets || (expert_offsets.dtype == DType::kI32 && expert_offsets.numel() == groups + 1),
          "grouped product: offsets");
   expect(epilogue != Epilogue::kSwiglu || n % (2 * kGateUpBlock) == 0, "swiglu: a part of a block of gate and up rows");
-  const GemmProblem problem{.act = rounds_operand(a, w) ? DType::kF8 : a.dtype,
+  const GemmProblem problem{.act = epilogue != Epilogue::kSwiglu && rounds_operand(a, w) ? DType::kF8 : a.dtype,
                             .weight = w.dtype,
                             .out = out.dtype,
                             .n = n,
