@@ -39,7 +39,7 @@ struct CacheStep {
         }
         offsets.push_back(static_cast<int32_t>(tokens.size()));
         const auto used = static_cast<size_t>((done[s] + counts[s] + page - 1) / page);
-        // Entries behind the used ones are not read.
+        // Entries after the used ones are not read.
         for (size_t i = 0; i < width; ++i) page_table.push_back(i < used ? pages[s][i] : -1);
         states.insert(states.end(), {state_rows[2 * s], state_rows[2 * s + 1]});
         batch.max_length = std::max<int64_t>(batch.max_length, done[s] + counts[s]);

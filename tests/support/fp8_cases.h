@@ -91,7 +91,7 @@ inline void check_quantize(const AllUnderTest& all) {
 }
 
 // The error that a product of fp8 rows may have on tensor cores: each instruction adds 32 products to a sum, all
-// aligned to the largest of them and cut to 13 bits behind its first. Sums of 128 of k begin anew.
+// aligned to the largest of them and cut to 13 bits after its first. Sums of 128 of k start from zero.
 inline double fp8_tensor_core_error(const double* a, const double* w, int64_t k) {
   double error = 0;
   for (int64_t first = 0; first < k; first += 128) {

@@ -206,7 +206,7 @@ TEST_F(ProjectShortConvTest, HasTheBitsOfItsTwoOperators) {
                                     {together, 2 * count, cut.page_size}, own_normed, scratch, out);
         EXPECT_TRUE(same_bits(out, expected)) << name(act) << ", normed";
         ops.norm_matmul(some, scale, 1e-5f, in_proj, product_bias, own_normed, scratch);
-        EXPECT_TRUE(same_bits(scratch, bcz)) << name(act) << ", the product behind a norm";
+        EXPECT_TRUE(same_bits(scratch, bcz)) << name(act) << ", the product after a norm";
       });
     }
 }

@@ -5,8 +5,8 @@
 namespace lfm2 {
 
 namespace {
-constexpr int64_t kVector =
-    8;  // with a multiple of so many elements, rows start on 16 bytes in types of 16 and 32 bits
+// Rows of a multiple of this number of elements start on 16 bytes, in types of 16 and 32 bits.
+constexpr int64_t kVector = 8;
 
 GemmPath choose_fp8(const GemmProblem& problem) {
   const bool swiglu = problem.epilogue == Epilogue::kSwiglu;

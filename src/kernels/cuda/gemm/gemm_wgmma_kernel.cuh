@@ -258,9 +258,8 @@ __device__ __forceinline__ const float* round_rows(const GemmArgs& args, const T
   return scales;
 }
 
-// Calls start(buffer, a, w, first) for each step of k, where the operands a and w of that step lie so many sixteens of
-// bytes after the beginning of the tile buffer. The first tile buffer must have come. At the end, what was started has
-// ended.
+// Calls start(buffer, a, w, first) for each step of k. a and w are the places of that step's operands in the tile
+// buffer, in units of 16 bytes. The first tile buffer must have come. At the end, what was started has ended.
 template <WgmmaTile tile, class F>
 __device__ __forceinline__ void for_each_step(Block<tile>& block, const F& start) {
   using S = Shape<tile>;
@@ -311,8 +310,8 @@ __device__ __forceinline__ void multiply(const GemmArgs& args, const TileCoord& 
   }
 }
 
-// Calls f(std::integral_constant<int, columns>) with the fewest columns of an instruction, up to `most`, that so many
-// rows take.
+// Calls f(std::integral_constant<int, columns>) with the fewest columns of an instruction, up to `most`, that hold
+// `rows` rows.
 template <int most, int columns = 8, class F>
 __device__ __forceinline__ void with_columns_for(int rows, const F& f) {
   constexpr int kNext = columns < 64 ? columns + 8 : columns < 160 ? columns + 16 : columns + 32;

@@ -93,7 +93,7 @@ struct Rounder {
 
 // What a block of these kernels does. Everything that needs only weights and positions comes before the wait. Where the
 // keeper keeps, it is given the rotated keys, then the values, of each token: keep(token of the block, head, element,
-// its place in qkv, the octet from there on, the octet head_dim / 2 behind it). One that rounds stores them there.
+// its place in qkv, the octet from there on, the octet head_dim / 2 further on). One that rounds stores them there.
 template <class T, int kBlockTokens, int kEach, class Keeper>
 __device__ __forceinline__ void turn_heads(const QkNormRopeArgs& args, const RopeFrequencies& frequencies,
                                            Keeper keeper) {
