@@ -1,10 +1,12 @@
-// How gemm_wgmma_kernel.cuh adds up fp8 products. The tensor cores keep about 13 bits of their own sums of fp8
-// products, so the sums of each 128 of k are scaled and added in fp32, as DeepGEMM does
-// (github.com/deepseek-ai/DeepGEMM, "promotion").
+// What gemm_wgmma_kernel.cuh does for fp8: the sums, and the rounding of a where a block does that itself. The tensor
+// cores keep about 13 bits of their own sums of fp8 products, so the sums of each 128 of k are added up in fp32, as
+// DeepGEMM does (github.com/deepseek-ai/DeepGEMM, "promotion"). Scales of groups multiply them before, those of rows at
+// the end.
 #pragma once
 
 #include <type_traits>
 
+#include "kernels/cuda/common/fp8_scale.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma_block.cuh"
 #include "kernels/cuda/ptx/wgmma.cuh"
 
@@ -146,6 +148,60 @@ __device__ __forceinline__ void add_scaled_pieces(Block<tile>& block, float (&su
 #pragma unroll
   for (int i = 0; i < columns / 2 && !kByGroup; ++i)
     sums[i] *= factors.rows[i / 2 % 2] * factors.columns_of[i / 4][i % 2];
+}
+
+// The warps that multiply round the rows of a tile to fp8, and give their scales: those of all rows in each warp's
+// reach, which are valid until the next call.
+template <WgmmaTile tile>
+__device__ __forceinline__ const float* round_rows(const GemmArgs& args, const TileCoord& place, int rows,
+                                                   const Block<tile>& block) {
+  using S = Shape<tile>;
+  constexpr int kThreads = S::kMultipliers * kWarpgroup, kOctets = kMaxRoundedK / kOctet / kThreads;  // of a thread
+  constexpr int kRowsAtOnce = 8 / kOctets;
+  __shared__ float maxima[tile.rows][kThreads / 32];
+  __shared__ float scales[tile.rows];
+  const int thread = static_cast<int>(threadIdx.x), k = static_cast<int>(args.k);
+  const auto column = [&](int i) { return (thread + kThreads * i) * kOctet; };
+  for (int first = 0; first < rows; first += kRowsAtOnce) {
+    Octet elements[kRowsAtOnce][kOctets];
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r)
+#pragma unroll
+      for (int i = 0; i < kOctets; ++i) {
+        elements[r][i] = {};
+        const auto* source =
+            static_cast<const __nv_bfloat16*>(args.a) + static_cast<int64_t>(place.first_row + first + r) * k;
+        if (first + r < rows && column(i) < k) elements[r][i] = load_octet(source + column(i), kOctet, true);
+      }
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      float largest = 0;
+#pragma unroll
+      for (int i = 0; i < kOctets; ++i) largest = fmaxf(largest, largest_magnitude(elements[r][i]));
+      largest = max_over<32>(largest);
+      if (thread % 32 == 0 && first + r < rows) maxima[first + r][thread / 32] = largest;
+    }
+    named_barrier<kThreads>();  // and the rows of the tile before are multiplied
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      if (first + r >= rows) break;
+      float largest = 0;
+      for (int warp = 0; warp < kThreads / 32; ++warp) largest = fmaxf(largest, maxima[first + r][warp]);
+      const Fp8Scale scale(largest);
+      if (thread == 0) scales[first + r] = scale.value();
+#pragma unroll
+      for (int i = 0; i < kOctets; ++i) {
+        const int piece = column(i) / kRowBytes, byte = column(i) % kRowBytes;
+        if (piece >= block.rounds) continue;  // the last piece is filled up with zeros
+        const uint32_t target = block.rounded + piece * S::kAPiece + (first + r) * kRowBytes +
+                                (byte / 16 ^ (first + r) % 8) * 16 + byte % 16;
+        *static_cast<uint2*>(__cvta_shared_to_generic(target)) = scale.round(elements[r][i]);
+      }
+    }
+  }
+  fence_proxy_async();
+  named_barrier<kThreads>();
+  return scales;
 }
 
 }  // namespace wgmma_tiles

@@ -1,7 +1,8 @@
-// What a thread block of gemm_wgmma_kernel.cuh has: its warps' roles, and the ring of tile buffers in its shared
-// memory.
+// What a thread block of gemm_wgmma_kernel.cuh has: its warps' roles, the ring of tile buffers in its shared memory,
+// and what the two warps do that fill the ring.
 #pragma once
 
+#include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/gemm/gemm_wgmma_out.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma_scheduler.cuh"
 #include "kernels/cuda/ptx/ring.cuh"
@@ -99,5 +100,101 @@ struct Block {
 
   __device__ uint32_t place() const { return places + ring.index() * 16; }
 };
+
+constexpr uint16_t kBoth = 3;  // blocks of a cluster
+
+// Calls load(work, round) in one lane for each tile buffer, once it is free, in the order in which they are multiplied.
+template <WgmmaTile tile, class Load>
+__device__ void fill_buffers(const GemmArgs& args, Block<tile>& block, const Load& load) {
+  const bool elected = elect_lane();
+  TileScheduler<tile> scheduler(args);
+  TileWork work;
+  for (int unit = block.unit; scheduler.find(unit, block.rank, work); unit += block.units)
+    for (int round = 0; round < block.rounds; ++round, block.ring.next()) {
+      block.ring.wait_free();
+      if (elected) load(work, round);
+      __syncwarp();
+    }
+}
+
+// Tells the warps that multiply what the tile is whose first tile buffer is being loaded, or that there is none.
+template <WgmmaTile tile>
+__device__ void tell_place(const TileWork& work, const Block<tile>& block) {
+  TileCoord{work.first_row, work.end_row, work.first_column,
+            work.half           ? TileCoord::kHalf
+            : work.same_columns ? TileCoord::kPair
+                                : TileCoord::kSingle,
+            work.group}
+      .store(block.place());
+}
+template <WgmmaTile tile>
+__device__ void tell_end(const Block<tile>& block) {
+  block.ring.wait_free();
+  if (threadIdx.x % 32 == 0) {
+    TileCoord{0, 0, 0, TileCoord::kEnd}.store(block.place());
+    barrier_arrive(block.ring.full());
+  }
+}
+
+// The warp that loads a announces the bytes of w, too, where there is one.
+template <int depth, WgmmaTile tile>
+__device__ void load_w(const GemmArgs& args, const CUtensorMap* map, Block<tile> block) {
+  using S = Shape<tile>;
+  constexpr int kBoxBytes = S::kWBox * kRowBytes;
+  const auto load_piece = [&](const TileWork& work, uint32_t target, int x) {
+    const uint32_t full = block.ring.full();
+    if (tile.cluster > 1 && work.same_columns) {
+      load_box_multicast(target + block.rank * kBoxBytes, map, full, kBoth, x,
+                         work.first_column + block.rank * S::kWBox, work.group);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < tile.cluster; ++i) {
+      const int y = work.first_column + i * S::kWBox;
+      if (work.w_read_once)
+        load_box(target + i * kBoxBytes, map, full, x, y, work.group, kEvictFirst);
+      else
+        load_box(target + i * kBoxBytes, map, full, x, y, work.group);
+    }
+  };
+  fill_buffers(args, block, [&](const TileWork& work, int round) {
+    if constexpr (tile.rounds) {
+      if (round == 0) tell_place(work, block);
+      barrier_expect(block.ring.full(), S::kWBytes);
+    }
+#pragma unroll
+    for (int i = 0; i < S::kPieces; ++i)
+      load_piece(work, block.ring.buffer() + S::kABytes + i * S::kWPiece, (round * S::kPieces + i) * depth);
+  });
+  if constexpr (tile.rounds) tell_end(block);
+}
+
+// Behind the last row of a group, tile buffers keep what they had: it goes into sums that are not written.
+template <int depth, WgmmaTile tile>
+__device__ void load_a(const GemmArgs& args, const CUtensorMap* map, int box_rows, Block<tile> block) {
+  using S = Shape<tile>;
+  const int box_bytes = box_rows * kRowBytes;
+  int boxes = 0;
+  fill_buffers(args, block, [&](const TileWork& work, int round) {
+    const uint32_t full = block.ring.full();
+    if (round == 0) {
+      tell_place(work, block);
+      boxes = (min(work.end_row - work.first_row, tile.rows) + box_rows - 1) / box_rows;
+    }
+    barrier_expect(full, S::kWBytes + boxes * S::kPieces * box_bytes);
+    for (int box = 0; box < boxes; ++box) {
+#pragma unroll
+      for (int i = 0; i < S::kPieces; ++i) {
+        const uint32_t target = block.ring.buffer() + i * S::kAPiece + box * box_bytes;
+        const int x = (round * S::kPieces + i) * depth, y = work.first_row + box * box_rows;
+        if (tile.cluster == 1 || work.same_columns || work.half)
+          load_box(target, map, full, x, y);
+        else if (box % tile.cluster == block.rank)
+          load_box_multicast(target, map, full, kBoth, x, y);
+      }
+    }
+  });
+  tell_end(block);
+}
 
 }  // namespace lfm2::wgmma_tiles

@@ -1,6 +1,6 @@
 // Matrix products of bf16, fp16 and fp8 on Hopper's tensor cores; dense and grouped. Each output is summed over k in
 // steps of 32 bytes in order, in one fp32 accumulator, whatever the tile, so the bits of a row do not depend on the
-// rows beside it. Of fp8, each 128 of k have an accumulator, which is then scaled and added to fp32 sums
+// rows beside it. Of fp8, each 128 of k have an accumulator of their own, which is then added to fp32 sums
 // (gemm_fp8.cuh).
 //
 // One thread block of the kernel stays on each SM and walks through tiles: one warp loads pieces of w and another one
@@ -18,7 +18,6 @@
 #include <utility>
 
 #include "kernels/cuda/common/dependent_launch.cuh"
-#include "kernels/cuda/common/fp8_scale.cuh"
 #include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/gemm/gemm_fp8.cuh"
@@ -36,12 +35,6 @@ using namespace wgmma_tiles;
 
 constexpr int kLoaderRegisters = 56, kMultiplierRegisters = 224;
 
-constexpr uint16_t kBoth = 3;  // blocks of a cluster
-
-template <int depth, WgmmaTile tile>
-__device__ void load_w(const GemmArgs& args, const CUtensorMap* map, Block<tile> block);
-template <int depth, WgmmaTile tile>
-__device__ void load_a(const GemmArgs& args, const CUtensorMap* map, int box_rows, Block<tile> block);
 template <class T, class Out, WgmmaTile tile, bool swiglu>
 __device__ void multiply_tiles(const GemmArgs& args, bool float_out, Block<tile> block);
 template <class T, class Out, WgmmaTile tile, bool swiglu>
@@ -108,154 +101,6 @@ __host__ __device__ bool takes_transposed(const GemmArgs& args, bool float_out, 
 // Known to the compiler to be the same in all lanes of a warp.
 __device__ __forceinline__ int warpgroup_number() {
   return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-}
-
-// Calls load(work, round) in one lane for each tile buffer, once it is free, in the order in which they are multiplied.
-template <WgmmaTile tile, class Load>
-__device__ void fill_buffers(const GemmArgs& args, Block<tile>& block, const Load& load) {
-  const bool elected = elect_lane();
-  TileScheduler<tile> scheduler(args);
-  TileWork work;
-  for (int unit = block.unit; scheduler.find(unit, block.rank, work); unit += block.units)
-    for (int round = 0; round < block.rounds; ++round, block.ring.next()) {
-      block.ring.wait_free();
-      if (elected) load(work, round);
-      __syncwarp();
-    }
-}
-
-// Tells the warps that multiply what the tile is whose first tile buffer is being loaded, or that there is none.
-template <WgmmaTile tile>
-__device__ void tell_place(const TileWork& work, const Block<tile>& block) {
-  TileCoord{work.first_row, work.end_row, work.first_column,
-            work.half           ? TileCoord::kHalf
-            : work.same_columns ? TileCoord::kPair
-                                : TileCoord::kSingle,
-            work.group}
-      .store(block.place());
-}
-template <WgmmaTile tile>
-__device__ void tell_end(const Block<tile>& block) {
-  block.ring.wait_free();
-  if (threadIdx.x % 32 == 0) {
-    TileCoord{0, 0, 0, TileCoord::kEnd}.store(block.place());
-    barrier_arrive(block.ring.full());
-  }
-}
-
-// The warp that loads a announces the bytes of w, too, where there is one.
-template <int depth, WgmmaTile tile>
-__device__ void load_w(const GemmArgs& args, const CUtensorMap* map, Block<tile> block) {
-  using S = Shape<tile>;
-  constexpr int kBoxBytes = S::kWBox * kRowBytes;
-  const auto load_piece = [&](const TileWork& work, uint32_t target, int x) {
-    const uint32_t full = block.ring.full();
-    if (tile.cluster > 1 && work.same_columns) {
-      load_box_multicast(target + block.rank * kBoxBytes, map, full, kBoth, x,
-                         work.first_column + block.rank * S::kWBox, work.group);
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < tile.cluster; ++i) {
-      const int y = work.first_column + i * S::kWBox;
-      if (work.w_read_once)
-        load_box(target + i * kBoxBytes, map, full, x, y, work.group, kEvictFirst);
-      else
-        load_box(target + i * kBoxBytes, map, full, x, y, work.group);
-    }
-  };
-  fill_buffers(args, block, [&](const TileWork& work, int round) {
-    if constexpr (tile.rounds) {
-      if (round == 0) tell_place(work, block);
-      barrier_expect(block.ring.full(), S::kWBytes);
-    }
-#pragma unroll
-    for (int i = 0; i < S::kPieces; ++i)
-      load_piece(work, block.ring.buffer() + S::kABytes + i * S::kWPiece, (round * S::kPieces + i) * depth);
-  });
-  if constexpr (tile.rounds) tell_end(block);
-}
-
-// Behind the last row of a group, tile buffers keep what they had: it goes into sums that are not written.
-template <int depth, WgmmaTile tile>
-__device__ void load_a(const GemmArgs& args, const CUtensorMap* map, int box_rows, Block<tile> block) {
-  using S = Shape<tile>;
-  const int box_bytes = box_rows * kRowBytes;
-  int boxes = 0;
-  fill_buffers(args, block, [&](const TileWork& work, int round) {
-    const uint32_t full = block.ring.full();
-    if (round == 0) {
-      tell_place(work, block);
-      boxes = (min(work.end_row - work.first_row, tile.rows) + box_rows - 1) / box_rows;
-    }
-    barrier_expect(full, S::kWBytes + boxes * S::kPieces * box_bytes);
-    for (int box = 0; box < boxes; ++box) {
-#pragma unroll
-      for (int i = 0; i < S::kPieces; ++i) {
-        const uint32_t target = block.ring.buffer() + i * S::kAPiece + box * box_bytes;
-        const int x = (round * S::kPieces + i) * depth, y = work.first_row + box * box_rows;
-        if (tile.cluster == 1 || work.same_columns || work.half)
-          load_box(target, map, full, x, y);
-        else if (box % tile.cluster == block.rank)
-          load_box_multicast(target, map, full, kBoth, x, y);
-      }
-    }
-  });
-  tell_end(block);
-}
-
-// The warps that multiply round the rows of a tile to fp8, and give their scales: those of all rows in each warp's
-// reach, which are valid until the next call.
-template <WgmmaTile tile>
-__device__ __forceinline__ const float* round_rows(const GemmArgs& args, const TileCoord& place, int rows,
-                                                   const Block<tile>& block) {
-  using S = Shape<tile>;
-  constexpr int kThreads = S::kMultipliers * kWarpgroup, kOctets = kMaxRoundedK / kOctet / kThreads;  // of a thread
-  constexpr int kRowsAtOnce = 8 / kOctets;
-  __shared__ float maxima[tile.rows][kThreads / 32];
-  __shared__ float scales[tile.rows];
-  const int thread = static_cast<int>(threadIdx.x), k = static_cast<int>(args.k);
-  const auto column = [&](int i) { return (thread + kThreads * i) * kOctet; };
-  for (int first = 0; first < rows; first += kRowsAtOnce) {
-    Octet elements[kRowsAtOnce][kOctets];
-#pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r)
-#pragma unroll
-      for (int i = 0; i < kOctets; ++i) {
-        elements[r][i] = {};
-        const auto* source =
-            static_cast<const __nv_bfloat16*>(args.a) + static_cast<int64_t>(place.first_row + first + r) * k;
-        if (first + r < rows && column(i) < k) elements[r][i] = load_octet(source + column(i), kOctet, true);
-      }
-#pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {
-      float largest = 0;
-#pragma unroll
-      for (int i = 0; i < kOctets; ++i) largest = fmaxf(largest, largest_magnitude(elements[r][i]));
-      largest = max_over<32>(largest);
-      if (thread % 32 == 0 && first + r < rows) maxima[first + r][thread / 32] = largest;
-    }
-    named_barrier<kThreads>();  // and the rows of the tile before are multiplied
-#pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {
-      if (first + r >= rows) break;
-      float largest = 0;
-      for (int warp = 0; warp < kThreads / 32; ++warp) largest = fmaxf(largest, maxima[first + r][warp]);
-      const Fp8Scale scale(largest);
-      if (thread == 0) scales[first + r] = scale.value();
-#pragma unroll
-      for (int i = 0; i < kOctets; ++i) {
-        const int piece = column(i) / kRowBytes, byte = column(i) % kRowBytes;
-        if (piece >= block.rounds) continue;  // the last piece is filled up with zeros
-        const uint32_t target = block.rounded + piece * S::kAPiece + (first + r) * kRowBytes +
-                                (byte / 16 ^ (first + r) % 8) * 16 + byte % 16;
-        *static_cast<uint2*>(__cvta_shared_to_generic(target)) = scale.round(elements[r][i]);
-      }
-    }
-  }
-  fence_proxy_async();
-  named_barrier<kThreads>();
-  return scales;
 }
 
 // Calls start(buffer, a, w, first) for each step of k. a and w are the places of that step's operands in the tile
