@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "kernels/cpu/cpu_product_output.h"
 #include "kernels/cpu/for_each_row.h"
 #include "kernels/cpu/scaled_elements.h"
 
@@ -16,7 +17,6 @@ namespace {
 
 // A block of this many rows, packed for one block of k, and its sums stay in the L2 cache.
 constexpr int64_t kMaxBlockRows = 576;
-constexpr int64_t kMaxGroupColumns = 256;
 // Smaller blocks are not made for the sake of more work items: each packs all of w.
 constexpr int64_t kMinBlockRows = 256;
 // Packed rows of this size, over all of k, stay in the L2 cache in any order.
@@ -25,7 +25,6 @@ constexpr int64_t kFewBytes = 512 * 1024;
 // same time.
 constexpr int64_t kItemsPerThread = 4;
 constexpr int64_t kItemsPerThreadFew = 16;  // of few rows, whose items take as long as it takes to read their weights
-constexpr int64_t kGateUpColumns = 2 * kGateUpBlock;
 
 int64_t ceil_divide(int64_t x, int64_t y) { return (x + y - 1) / y; }
 int64_t round_up(int64_t x, int64_t unit) { return ceil_divide(x, unit) * unit; }
@@ -46,24 +45,11 @@ Fetch fetch_of(const RowsView& view, bool to_write) {
           view.rows, view.k * size_bytes(view.type), to_write};
 }
 
-// out[c] = sums[c] + bias[c], + the old out[c] where `add`; rounded once.
-template <class T>
-void write_row(const float* sums, int64_t columns, const float* bias, bool add, T* out) {
-  for (int64_t c = 0; c < columns; ++c) {
-    float value = sums[c];
-    if (bias != nullptr) value += bias[c];
-    if (add) value += to_float(out[c]);
-    out[c] = from_float<T>(value);
-  }
-}
-
 }  // namespace
 
 struct CpuMatmul::Product {
-  Tensor a, w;                  // [rows, k], [matrices, n, k]
-  const float* bias = nullptr;  // [n]
-  Tensor out;
-  bool add = false, swiglu = false;
+  Tensor a, w;  // [rows, k], [matrices, n, k]
+  CpuProductOutput output;
   const std::byte* packed = nullptr;  // the result of pack_rows
   int64_t n() const { return w.dim(1); }
   int64_t k() const { return w.dim(2); }
@@ -207,15 +193,16 @@ void CpuMatmul::multiply_group(const Product& product, const RowBlock& block, in
     part.first = b == 0;
     // With few rows the reads are sequential, and the processor fetches ahead by itself.
     if (i + 1 < steps && !few) part.next_w = fetch_of(w_of(step_of(i + 1)), false);
-    const int64_t share = product.swiglu ? 2 : 1;
+    const int64_t share = product.output.swiglu ? 2 : 1;
     if (b + 1 == k_blocks)
       part.out = fetch_of(
-          view_of(product.out, block.first_row, block.rows, column_of(tile) / share, width_of(tile) / share), true);
+          view_of(product.output.out, block.first_row, block.rows, column_of(tile) / share, width_of(tile) / share),
+          true);
     kernel.multiply(part);
   }
   for (int64_t r = 0; r < block.rows; ++r)
-    write_sums(product, block.first_row + r, first_column, end_column - first_column, sums + r * tile_columns,
-               tile_sums);
+    product.output.write(simd_, block.first_row + r, first_column, end_column - first_column, sums + r * tile_columns,
+                         tile_sums);
 }
 
 // Multiplies rows each of which is a block of its own, as in a step of one sequence, where threads outnumber tiles of
@@ -278,7 +265,7 @@ void CpuMatmul::multiply_single_rows(const Product& product, int64_t group_colum
     if (std::atomic_ref(done[group]).fetch_add(1) + 1 < static_cast<uint32_t>(parts)) return;
     for (int64_t b = 1; b < k_blocks; ++b)
       for (int64_t c = 0; c < at.width; ++c) sums[c] += sums[b * group_columns + c];
-    write_sums(product, at.block.first_row, at.column, at.width, sums, tile_columns);
+    product.output.write(simd_, at.block.first_row, at.column, at.width, sums, tile_columns);
   });
 }
 
@@ -340,52 +327,6 @@ void CpuMatmul::multiply_blocks(Product product) {
   });
 }
 
-// Writes the columns [first, first + columns) of a row of the output. Their sums stand in tiles that are `step` floats
-// apart.
-void CpuMatmul::write_sums(const Product& product, int64_t row, int64_t first, int64_t columns, const float* sums,
-                           int64_t step) const {
-  const auto tile_columns = static_cast<int64_t>(simd_.matmul->tile_columns);
-  const auto copy_sums = [&](float* target) {
-    // The usual number of columns in a tile; a copy of constant size needs no call.
-    constexpr int64_t kUsual = 32;
-    for (int64_t c = 0; c < columns; c += tile_columns, sums += step)
-      if (const int64_t count = std::min(tile_columns, columns - c); count == kUsual)
-        std::memcpy(target + c, sums, kUsual * sizeof(float));
-      else
-        std::memcpy(target + c, sums, static_cast<size_t>(count) * sizeof(float));
-  };
-  const Tensor& out = product.out;
-  const bool fp32 = out.dtype == DType::kF32;
-  std::byte* target =
-      out.data + static_cast<size_t>(row * out.dim(1) + (product.swiglu ? first / 2 : first)) * size_bytes(out.dtype);
-  if (fp32 && !product.swiglu && !product.add && product.bias == nullptr)
-    return copy_sums(reinterpret_cast<float*>(target));
-  float values[kMaxGroupColumns];
-  copy_sums(values);
-  if (product.swiglu) return write_swiglu(values, columns, out.dtype, target);
-  if (fp32 && product.add && product.bias == nullptr) {
-    auto* old = reinterpret_cast<float*>(target);
-    return simd_.add(old, values, old, static_cast<size_t>(columns));
-  }
-  with_float_type(out.dtype, [&](auto zero) {
-    write_row(values, columns, product.bias == nullptr ? nullptr : product.bias + first, product.add,
-              reinterpret_cast<decltype(zero)*>(target));
-  });
-}
-
-// Computes silu(gate) * up. The sums are blocks of gate and of up columns in turn, and begin with a whole block.
-void CpuMatmul::write_swiglu(const float* sums, int64_t columns, DType type, std::byte* target) const {
-  float gate[kMaxGroupColumns / 2], up[kMaxGroupColumns / 2];
-  int64_t count = 0;
-  for (int64_t c = 0; c < columns; c += kGateUpColumns, count += kGateUpBlock) {
-    std::memcpy(gate + count, sums + c, kGateUpBlock * sizeof(float));
-    std::memcpy(up + count, sums + c + kGateUpBlock, kGateUpBlock * sizeof(float));
-  }
-  auto* result = type == DType::kF32 ? reinterpret_cast<float*>(target) : gate;
-  simd_.silu_multiply(gate, up, result, static_cast<size_t>(count));
-  if (type != DType::kF32) convert(DType::kF32, gate, type, target, static_cast<size_t>(count));
-}
-
 Tensor CpuMatmul::prepacked(const Tensor& w) const {
   const MatmulKernel& kernel = *simd_.matmul;
   const auto tile = static_cast<int64_t>(kernel.tile_columns);
@@ -416,7 +357,8 @@ void CpuMatmul::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, con
   const bool converted = bias.dtype != DType::kF32;
   float* biases = converted ? bias_.reserve<float>(static_cast<size_t>(n)) : bias.as<float>();
   if (converted) convert(bias.dtype, bias.data, DType::kF32, biases, static_cast<size_t>(n));
-  multiply_blocks({.a = a, .w = w.reshape({1, n, w.dim(1)}), .bias = biases, .out = out, .add = write == Write::kAdd});
+  multiply_blocks(
+      {.a = a, .w = w.reshape({1, n, w.dim(1)}), .output = {.out = out, .bias = biases, .add = write == Write::kAdd}});
 }
 
 void CpuMatmul::matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) {
@@ -427,7 +369,7 @@ void CpuMatmul::matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& ou
          "matmul_swiglu: shapes");
   row_blocks_.clear();
   cut_rows(0, 0, m, wanted_blocks(n));
-  multiply_blocks({.a = a, .w = w.reshape({1, n, w.dim(1)}), .out = out, .swiglu = true});
+  multiply_blocks({.a = a, .w = w.reshape({1, n, w.dim(1)}), .output = {.out = out, .swiglu = true}});
 }
 
 // Cuts the rows of each expert into blocks, which are multiplied by the matrix of that expert.
@@ -446,7 +388,7 @@ void CpuMatmul::grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& e
              out.dim(1) == w.dim(1) && expert_offsets.numel() == w.dim(0) + 1 && are_operands(a, w),
          "grouped_matmul: shapes");
   cut_experts(a, w, expert_offsets);
-  multiply_blocks({.a = a, .w = w, .out = out});
+  multiply_blocks({.a = a, .w = w, .output = {.out = out}});
 }
 
 void CpuMatmul::grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) {
@@ -456,7 +398,7 @@ void CpuMatmul::grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& e
              are_operands(a, w),
          "grouped_swiglu: shapes");
   cut_experts(a, w, expert_offsets);
-  multiply_blocks({.a = a, .w = w, .out = out, .swiglu = true});
+  multiply_blocks({.a = a, .w = w, .output = {.out = out, .swiglu = true}});
 }
 
 }  // namespace lfm2

@@ -47,9 +47,6 @@ class CpuMatmul {
   void multiply_single_rows(const Product& product, int64_t group_columns, int64_t item_blocks);
   void multiply_group(const Product& product, const RowBlock& block, int64_t first_column, int64_t end_column,
                       std::byte* w_tile, float* sums, const std::byte* next_w) const;
-  void write_sums(const Product& product, int64_t row, int64_t first, int64_t columns, const float* sums,
-                  int64_t step) const;
-  void write_swiglu(const float* sums, int64_t columns, DType type, std::byte* target) const;
 
   ThreadPool& pool_;
   const Simd& simd_;
