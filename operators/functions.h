@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "operators/host_device.h"
+#include "base/host_device.h"
 
 namespace lfm2::operators {
 

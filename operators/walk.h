@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "operators/host_device.h"
+#include "base/host_device.h"
 #include "operators/tensor_view.h"
 
 namespace lfm2::operators {

@@ -13,7 +13,7 @@
 #include <cstring>
 
 #include "base/dtype.h"
-#include "kernels/host_device.h"
+#include "base/host_device.h"
 
 namespace lfm2 {
 

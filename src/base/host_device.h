@@ -1,4 +1,4 @@
-// LFM2_HOST_DEVICE marks functions that both CPU and GPU call.
+// LFM2_HOST_DEVICE marks functions that the CPU and kernels share.
 #pragma once
 
 #ifdef __CUDACC__
