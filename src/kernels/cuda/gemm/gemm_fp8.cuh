@@ -147,7 +147,8 @@ __device__ __forceinline__ void add_scaled_pieces(Block<tile>& block, float (&su
   }
 #pragma unroll
   for (int i = 0; i < columns / 2 && !kByGroup; ++i)
-    sums[i] *= factors.rows[i / 2 % 2] * factors.columns_of[i / 4][i % 2];
+    // Rounded by itself: were it joined with an addition that follows, rows would depend on the tile's kind.
+    sums[i] = __fmul_rn(sums[i], factors.rows[i / 2 % 2] * factors.columns_of[i / 4][i % 2]);
 }
 
 // The warps that multiply round the rows of a tile to fp8, and give their scales: those of all rows in each warp's
