@@ -42,15 +42,10 @@ def largest(pairs):
     return result
 
 
-def kernel_of(mangled):
-    """The name of the kernel in a mangled name: its length, which other digits may precede, and then the name."""
-    for digits in re.finditer(r"\d+", mangled):
-        for first in range(len(digits[0])):
-            length = int(digits[0][first:])
-            name = mangled[digits.end():digits.end() + length]
-            if len(name) == length and re.fullmatch(r"[a-z]\w*_kernel", name):
-                return name
-    return None
+def kernels_of(mangled):
+    """The names of the kernels in mangled names, in order, without namespaces and parameters; None where a name is not a kernel's."""
+    plain = subprocess.run(["c++filt"], input="\n".join(mangled), check=True, capture_output=True, text=True).stdout.splitlines()
+    return [match[1] if (match := re.search(r"\b(\w+_kernel)[<(]", name)) else None for name in plain]
 
 
 def main():
@@ -59,7 +54,8 @@ def main():
     dynamic = largest((kernel, int(size)) for kernel, size in re.findall(r"allow_shared_bytes<.*?(\w+_kernel)\b.*, (\d+)>\(int\)", names))
     with open(library, "rb") as file:
         sections = list(shared_sections(file.read()))
-    static = largest(((architecture, name), size) for architecture, mangled, size in sections if (name := kernel_of(mangled)))
+    kernels = kernels_of([mangled for _, mangled, _ in sections])
+    static = largest(((architecture, kernel), size) for (architecture, _, size), kernel in zip(sections, kernels, strict=True) if kernel)
     missing = dynamic.keys() - {kernel for _, kernel in static}
     expected = max(KERNELS_THAT_ASK.get(architecture, 0) for architecture, _ in static) if static else 1
     if len(static) < 30 or len(dynamic) < expected or min(dynamic.values()) < KB or missing:
