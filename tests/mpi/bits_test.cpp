@@ -39,10 +39,11 @@ TEST(BitsTest, AreThoseOfTheTable) {
   for (const std::string& golden_case : cases)
     for (const std::string& dtype : golden_dtypes(golden_case))
       for (const char* simd : {"portable", "avx2"})
-        for (const char* job : {"scoring", "scores", "greedy", "drawn"}) {
+        for (const char* job : {"scoring", "scores", "greedy", "drawn", "fp8 cache"}) {
           if ((job == std::string("scores") || job == std::string("drawn")) && dtype != "fp32" && dtype != "fp8")
             continue;  // saves time: each start takes a third of a second
           if (job == std::string("greedy") && dtype != "bf16" && dtype != "fp8") continue;
+          if (job == std::string("fp8 cache") && (dtype != "fp32" || golden_case == "kjv-moe")) continue;
           const std::string name = fmt::format("{} {} {} {}", golden_case, dtype, simd, job);
           std::vector<std::string> arguments{"--weights", golden_shards(golden_case, 1),
                                              "--input",   golden_dir() / golden_source(golden_case) / "golden.h5",
@@ -54,6 +55,7 @@ TEST(BitsTest, AreThoseOfTheTable) {
             arguments.emplace_back("--score");
           else
             arguments.insert(arguments.end(), {"--max-tokens", "12", "--ignore-eos"});
+          if (std::string(job) == "fp8 cache") arguments.insert(arguments.end(), {"--cache-dtype", "fp8"});
           if (std::string(job) == "drawn") arguments.insert(arguments.end(), {"--temperature", "1.2", "--top-k", "30"});
           const std::string results = results_of(arguments);
           if (results.empty()) continue;

@@ -34,9 +34,19 @@ inline HostTensor random_rows(DType dtype, std::initializer_list<int64_t> dims, 
   x.fill_random(seed, 1.0f);
   return x;
 }
+// The same with a row of zeros, one with a NaN and one with an infinity.
+inline HostTensor hard_rows(DType dtype, std::initializer_list<int64_t> dims, uint32_t seed) {
+  HostTensor x = random_rows(dtype, dims, seed);
+  const int64_t k = x->k();
+  if (x->dim(0) < 4) return x;
+  for (int64_t c = 0; c < k; ++c) x.set(at(k + c), 0);
+  x.set(at(2 * k + 1), std::numeric_limits<double>::quiet_NaN());
+  x.set(at(3 * k + 2), std::numeric_limits<double>::infinity());
+  return x;
+}
 
 inline void check_rounded_norm(OpsUnderTest& under, const RoundedCase& c) {
-  const HostTensor x = random_rows(c.act, {c.tokens, c.hidden}, 3), weight = random_rows(c.act, {c.hidden}, 4);
+  const HostTensor x = hard_rows(c.act, {c.tokens, c.hidden}, 3), weight = random_rows(c.act, {c.hidden}, 4);
   RoundedTwice both(c, c.tokens);
   under.run(
       [&](Ops& ops, const Tensor& in, const Tensor& scale, const Tensor& plain, const Tensor& once,
@@ -52,8 +62,7 @@ inline void check_rounded_norm(OpsUnderTest& under, const RoundedCase& c) {
 inline void check_rounded_combination(OpsUnderTest& under, const RoundedCase& c) {
   constexpr int64_t kTopK = 2;
   const HostTensor y = random_rows(c.act, {c.tokens * kTopK, c.hidden}, 5), weight = random_rows(c.act, {c.hidden}, 6);
-  HostTensor residual = random_rows(c.act, {c.tokens, c.hidden}, 7),
-             other = random_rows(c.act, {c.tokens, c.hidden}, 7);
+  HostTensor residual = hard_rows(c.act, {c.tokens, c.hidden}, 7), other = hard_rows(c.act, {c.tokens, c.hidden}, 7);
   TestRouting routing(c.tokens, kTopK, 1);
   routing.weights.fill_random(8, 1.0f);
   for (int64_t i = 0; i < c.tokens * kTopK; ++i) routing.rows.set(at(i), static_cast<double>(c.tokens * kTopK - 1 - i));
@@ -74,7 +83,7 @@ inline void check_rounded_combination(OpsUnderTest& under, const RoundedCase& c)
 }
 
 inline void check_rounded_route(OpsUnderTest& under, const RoundedCase& c, int64_t experts, int64_t top_k) {
-  const HostTensor x = random_rows(c.act, {c.tokens, c.hidden}, 9), weight = random_rows(c.act, {c.hidden}, 10),
+  const HostTensor x = hard_rows(c.act, {c.tokens, c.hidden}, 9), weight = random_rows(c.act, {c.hidden}, 10),
                    gate = random_rows(c.act, {experts, c.hidden}, 11);
   HostTensor normed(c.act, {c.tokens, c.hidden});
   TestRouting one(c.tokens, top_k, experts), two(c.tokens, top_k, experts);

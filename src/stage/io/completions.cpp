@@ -112,10 +112,7 @@ class H5Completions : public AppendedCompletions {
     write_ids(file, job_);
     file.set_attribute("format", "lfm2-stage-completions");
     file.set_attribute("finish_reasons", "0 stop, 1 length, 2 error");
-    file.set_attribute("dtype", job_.facts.dtype);
-    file.set_attribute("model_type", job_.facts.model_type);
-    file.set_attribute("weights_split_id", job_.facts.split_id);
-    file.set_attribute("created_by", job_.facts.created_by);
+    write_facts(file, job_.facts);
     file.close();
     // The data are written without the library, at the offsets that it gave, after it has written its metadata and
     // closed.

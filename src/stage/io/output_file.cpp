@@ -58,10 +58,7 @@ RowOffsets make_h5(const PendingPath& pending, const OutputJob& job) {
   write_ids(file, job);
   file.set_attribute("format", "lfm2-stage-output");
   file.set_attribute("positions", std::string(positions_name(job.kind)));
-  file.set_attribute("dtype", job.facts.dtype);
-  file.set_attribute("model_type", job.facts.model_type);
-  file.set_attribute("weights_split_id", job.facts.split_id);
-  file.set_attribute("created_by", job.facts.created_by);
+  write_facts(file, job.facts);
   file.close();
   return places;
 }
@@ -315,6 +312,14 @@ PendingPath pending_output(const std::filesystem::path& output) { return {output
 h5::File create_pending_h5(const PendingPath& pending) {
   create_file(pending.temporary_path());  // HDF5 would follow a link
   return h5::File::create(pending.temporary_path());
+}
+
+void write_facts(h5::File& file, const OutputFacts& facts) {
+  file.set_attribute("dtype", facts.dtype);
+  if (!facts.cache_dtype.empty()) file.set_attribute("cache_dtype", facts.cache_dtype);
+  file.set_attribute("model_type", facts.model_type);
+  file.set_attribute("weights_split_id", facts.split_id);
+  file.set_attribute("created_by", facts.created_by);
 }
 
 void write_ids(h5::File& file, const OutputJob& job) {

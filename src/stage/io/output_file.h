@@ -25,7 +25,8 @@ class Tokenizer;
 // What an output file says about how it was made. Only facts that fix the content: equal jobs give equal bytes.
 struct OutputFacts {
   std::string model_type, dtype, split_id, created_by;
-  int64_t created = 0;  // the time of the job, kept in its journal for runs that resume it
+  int64_t created = 0;        // the time of the job, kept in its journal for runs that resume it
+  std::string cache_dtype{};  // of keys and values, where their rounding changes results: "fp8" or empty
 };
 
 // What the answers to lines of /v1/embeddings hold beside the embeddings.
@@ -101,6 +102,8 @@ PendingPath pending_output(const std::filesystem::path& output);
 h5::File create_pending_h5(const PendingPath& pending);
 // Writes the names of the samples as `ids`, strings without the quotes of JSON; nothing where there are none.
 void write_ids(h5::File& file, const OutputJob& job);
+// The attributes that say how a file was made.
+void write_facts(h5::File& file, const OutputFacts& facts);
 // Error(kData) naming the first sample whose name no .h5 can hold: its strings have no NUL.
 void expect_ids_for_h5(const SampleNames& names);
 // Writes rows into a .bin or .h5 that another rank is making, on a file system that both see: Error(kCantCreate) where

@@ -68,22 +68,22 @@ int64_t JobFrame::pipelines_on_host() const {
 OutputJob JobFrame::output_job() {
   JobSize size = samples->size();
   if (options.results.score || options.results.embeddings) size.tokens = samples->offsets().back();
-  return {
-      .kind = options.results,
-      .vocab = config().vocab,
-      .hidden = config().hidden,
-      .size = size,
-      .offsets = &samples->offsets(),
-      .names = &samples->names(),
-      .scored_bytes = samples->scored_bytes(),
-      .embeddings = options.results.embeddings ? &samples->embeddings() : nullptr,
-      .tokenizer = text.tokenizer(),
-      .facts = {std::string(config().type_name()), std::string(dtype()), shards->split_id(), kVersionText, text.now()},
-      .threads = &result_threads(),
-      .identity = options.benchmark ? "" : identity,
-      .replica = replica(),
-      .replicas = options.replicas,
-      .pulse = [this] { world.watchdog().pulse(); }};
+  return {.kind = options.results,
+          .vocab = config().vocab,
+          .hidden = config().hidden,
+          .size = size,
+          .offsets = &samples->offsets(),
+          .names = &samples->names(),
+          .scored_bytes = samples->scored_bytes(),
+          .embeddings = options.results.embeddings ? &samples->embeddings() : nullptr,
+          .tokenizer = text.tokenizer(),
+          .facts = {std::string(config().type_name()), std::string(dtype()), shards->split_id(), kVersionText,
+                    text.now(), config().fp8_cache ? std::string(cache_dtype()) : ""},
+          .threads = &result_threads(),
+          .identity = options.benchmark ? "" : identity,
+          .replica = replica(),
+          .replicas = options.replicas,
+          .pulse = [this] { world.watchdog().pulse(); }};
 }
 
 namespace {

@@ -129,6 +129,7 @@ TEST_F(OutputFileTest, H5HoldsLogitsOffsetsAndFacts) {
   const h5::Scan scan = h5::scan(written);
   EXPECT_EQ(scan.datasets.at("logits").dims, (std::vector<uint64_t>{3, 3}));
   EXPECT_EQ(h5::text_of(scan.attributes, "dtype", "o.h5"), "fp32");
+  EXPECT_FALSE(scan.attributes.contains("cache_dtype"));
   const h5::File read = h5::File::open(written);
   std::vector<int64_t> offsets(3);
   read.read_rows("offsets", 0, 3, H5T_NATIVE_INT64, offsets.data());
@@ -136,6 +137,15 @@ TEST_F(OutputFileTest, H5HoldsLogitsOffsetsAndFacts) {
   std::vector<float> rows(6);
   read.read_rows("logits", 1, 2, H5T_NATIVE_FLOAT, rows.data());
   EXPECT_EQ(std::memcmp(rows.data(), logits_.data() + 3, 24), 0);
+}
+
+TEST_F(OutputFileTest, H5NamesAnFp8Cache) {
+  OutputJob rounded = job({.positions = Positions::kAll});
+  rounded.facts.cache_dtype = "fp8";
+  auto file = create_output(folder_ / "o.h5", rounded);
+  file->consume({.first = 0, .count = 3, .logits = logits_});
+  file->commit();
+  EXPECT_EQ(h5::text_of(h5::scan(CheckedFile(folder_ / "o.h5")).attributes, "cache_dtype", "o.h5"), "fp8");
 }
 
 TEST_F(OutputFileTest, ImpossiblePlacesAndForms) {
