@@ -20,11 +20,11 @@ struct BiasLayout {
 Status bias(const TensorView& input, const TensorView& bias, const TensorView& output, BiasLayout layout,
             Activation activation, void* stream);
 
-// The gradient of bias without an activation. input_gradient = output_gradient: it is copied unless both are the same
-// memory, and left out where input_gradient is null. bias_gradient = the sum of output_gradient over the elements that
-// share a bias, by a reduction in two stages whose shape depends on sizes only. With an activation, multiply the
-// output's gradient with its derivative first. `workspace` has bias_backward_workspace() bytes on the device, on 16
-// bytes (none on the CPU).
+// The gradient of bias without an activation. With an activation, first multiply the output's gradient by the
+// activation's derivative. The input's gradient equals output_gradient: it is copied unless both are the same memory,
+// and not written if input_gradient is null. The bias's gradient is the sum of output_gradient over the elements that
+// share a bias. The sum is a reduction in two stages whose shape depends on sizes only. `workspace` has
+// bias_backward_workspace() bytes of device memory, aligned to 16 bytes (none on the CPU).
 Status bias_backward(const TensorView& output_gradient, const TensorView* input_gradient,
                      const TensorView& bias_gradient, BiasLayout layout, void* workspace, size_t workspace_bytes,
                      void* stream);

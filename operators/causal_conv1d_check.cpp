@@ -96,8 +96,8 @@ size_t errors(const std::vector<float>& actual, const std::vector<double>& expec
   return count;
 }
 
-// The mean time of a call, over as many calls as fill about 20 ms, after one that warms up. On a GPU, calls are queued
-// and waited for once.
+// The mean time of a call, measured after one call that warms up. The number of calls fills about 20 ms. On a GPU the
+// calls are queued, and the host waits once.
 double microseconds(int device, const std::function<void()>& work) {
   using Clock = std::chrono::steady_clock;
   const auto timed = [&](int calls) {
@@ -185,7 +185,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--no-host-verification", no_host, "compare the two with each other alone");
   app.add_flag("--no-bias", no_bias, "no bias");
-  app.add_flag("--no-silu", no_silu, "no SiLU behind it");
+  app.add_flag("--no-silu", no_silu, "no SiLU after it");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -13,7 +13,7 @@ constexpr int64_t kBlockThreads = 256;
 constexpr int64_t kBlocksWanted = 2048;
 constexpr int64_t kStagedBlocks = 8192;  // the same for blocks that have little to do
 constexpr int64_t kStepsAtLeast = 8;     // the fewest loads of a thread in a slice
-// Rows are folded only into at least so many long rows, so that the partial results are small beside the input.
+// Rows are folded only into at least this number of long rows, so that the partial results are small beside the input.
 constexpr int64_t kFoldedRows = 64;
 // Rows are folded only for fewer outputs than this, because the stage over partial results counts in 32 bits.
 constexpr int64_t kFoldedOutputs = int64_t{1} << 31;
@@ -56,8 +56,8 @@ void cut_slices(ReducePlan& plan, int64_t steps, int64_t smallest, int64_t other
   plan.slices = std::max<int64_t>(1, (steps + plan.per_slice - 1) / plan.per_slice);
 }
 
-// The same for dense rows that are no whole units, where some of them fit into a block's shared memory. A row gets at
-// most a warp, with as many lanes as make every thread's share fit. Returns false for other reductions.
+// The same for dense rows that are not whole units, if some of them fit into a block's shared memory. At most a warp
+// works on a row: the lanes are enough for every thread's share to fit. Returns false for other reductions.
 bool cut_staged(const Walk<1>& kept, ReducePlan& plan) {
   const Walk<1>& reduced = plan.reduced;
   if (plan.length == 0 || plan.outputs == 0 || kept.rank != 1 || reduced.rank < 1 || reduced.rank > 2) return false;

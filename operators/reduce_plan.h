@@ -8,7 +8,7 @@
 
 namespace lfm2::operators {
 
-constexpr int64_t kStagedBytes = 256 * 144;  // rows of at most so many bytes go to a block's shared memory at once
+constexpr int64_t kStagedBytes = 256 * 144;  // bytes of rows that a block copies to its shared memory at once
 
 struct ReducePlan {
   ReduceFunction function = ReduceFunction::kSum;
@@ -20,19 +20,19 @@ struct ReducePlan {
   Walk<1> reduced;  // operand: input
   int64_t outputs = 1, length = 1;
 
-  // On a GPU a thread takes units of 16 bytes. Where `rows` is true, the units lie along the reduced loops, `lanes`
+  // On a GPU a thread reads units of 16 bytes. Where `rows` is true, the units lie along the reduced loops, `lanes`
   // threads share an output (a power of two up to 32, or 256), and unit u belongs to lane u mod lanes. Otherwise the
-  // units lie along the kept loops; a block has `lanes` units side by side (up to 64) and 256 / lanes threads for each,
-  // which take the reduced elements in turn.
+  // units lie along the kept loops; a block has `lanes` units side by side (up to 64). Each unit has 256 / lanes
+  // threads, which read the reduced elements in turn.
   bool rows = false;
   int lanes = 1;
   int unit = 4;  // elements
-  // For dense rows that are no whole units (0: not such rows): a block takes this many rows side by side, and element e
-  // of a row belongs to lane e mod lanes (a power of two up to 32). Where an output's elements lie in several places
-  // ("samples": the outer one of two reduced loops), slices consist of samples.
+  // For dense rows that are not whole units: a block reads this number of rows side by side; 0 for other rows. Element
+  // e of a row belongs to lane e mod lanes (a power of two up to 32). If two loops are reduced, the steps of the outer
+  // loop are called samples, and slices consist of samples.
   int64_t staged = 0;
-  // For columns of a dense matrix whose rows are no whole units: this many rows, which make whole units, are taken as
-  // one long row. The last long row may be incomplete. The partial results are [slices x fold, outputs].
+  // For columns of a dense matrix whose rows are not whole units: this number of rows makes whole units and is treated
+  // as one long row. The last long row may be incomplete. The partial results are [slices x fold, outputs].
   int64_t fold = 1;
   int64_t slices = 1;     // if > 1, there are partial results [slices, outputs] in fp32 and a second stage over them
   int64_t per_slice = 0;  // number of units (rows), samples (staged) or reduced elements after folding (columns)

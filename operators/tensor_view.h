@@ -52,10 +52,11 @@ struct TensorView {
   }
 };
 
-// kInvalid unless rank, dtype and device exist, no extent is negative, the positions fit into 63 bits (in empty
-// tensors, too, as if extents of 0 were 1), and data is aligned to one element and, where there are elements, not null.
+// Returns kInvalid unless rank, dtype and device exist, no extent is negative and the positions fit into 63 bits. Empty
+// tensors are checked as if extents of 0 were 1. Data must be aligned to one element, and not null if there are
+// elements.
 Status check_view(const TensorView& view);
-// The same for a tensor that is written: also kInvalid where two elements lie in one place.
+// The same for a tensor that is written: also kInvalid if two elements share a place in memory.
 Status check_output(const TensorView& view);
 // Whether the view is row-major without gaps. Strides of extents of 1 do not matter.
 bool is_dense(const TensorView& view);

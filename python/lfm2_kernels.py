@@ -251,7 +251,7 @@ class _View:
         return True
 
     def span(self):
-        """How many elements before and behind its first element the view reaches."""
+        """How many elements before its first element, and how many from there on, the view reaches."""
         if self.empty:
             return 0, 0
         reach = [stride * (extent - 1) for extent, stride in builtins.zip(self.shape, self.strides)]

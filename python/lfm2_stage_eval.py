@@ -124,7 +124,7 @@ class LFM2Stage(TemplateLM):
 
     @staticmethod
     def _start(program, ranks, launcher):
-        """The command in front of the program's options."""
+        """The command that precedes the program's options."""
         if launcher:
             words = shlex.split(launcher)
             if shutil.which(words[0]) is None:
@@ -230,7 +230,7 @@ class LFM2Stage(TemplateLM):
         lines = []
         for context, continuation in pairs:
             if not context or not 1 <= len(continuation) <= self.max_length:
-                raise EvalError(f"{len(continuation)} tokens to score behind {len(context)} others: expected 1 to {self.max_length} behind at "
+                raise EvalError(f"{len(continuation)} tokens to score after {len(context)} others: expected 1 to {self.max_length} after at "
                                 "least one", 65)
             whole = (context + continuation)[-(self.max_length + 1):]
             lines.append({"input_ids": whole[:-len(continuation)], "target": continuation})
@@ -322,7 +322,7 @@ def main():
     parser.add_argument("--tokenizer", help="folder of the tokenizer, for shards that were split without it")
     parser.add_argument("--stage-options", dest="options", default="", help="further options of lfm2_stage, as in --stage-options='--dtype bf16'")
     parser.add_argument("--max-length", type=int, help="tokens that are used of a text; default: the model's positions")
-    parser.add_argument("--work", help="folder that keeps requests and answers, and goes on with what is there; seen by all hosts")
+    parser.add_argument("--work", help="folder that keeps requests and answers; a later call reuses the answers in it; all hosts must see it")
     ours, rest = parser.parse_known_args()
     arguments = json.dumps({name: value for name, value in vars(ours).items() if value is not None})
 

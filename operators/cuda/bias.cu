@@ -32,7 +32,7 @@ __device__ void load_bias(const BiasArgs<T>& args, Index element, float (&shift)
 // - operands: input, output [rows, columns]; bias [columns] or [rows_per_sample].
 // - block: kThreads units in kSteps steps.
 // - thread: kSteps units of 16 bytes, args.apart units apart.
-// - alignment: any; the members of BiasArgs say what is aligned.
+// - alignment: any; the members of BiasArgs tell which rows and biases are aligned.
 template <class T, class Index>
 __global__ void __launch_bounds__(kThreads) bias_kernel(const __grid_constant__ BiasArgs<T> args) {
   const Index thread = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x;

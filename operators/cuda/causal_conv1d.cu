@@ -31,7 +31,7 @@ struct alignas(sizeof(T) * kRun) Piece {
 // - operands: x, y [samples, channels, time], w [channels, filter], bias [channels] or null, of any strides.
 // - block: kThreads runs.
 // - thread: a run of kRun consecutive times of one channel.
-// - alignment: any; kTaps > 0: the filter has so many taps, at most kRun + 1, and x comes in whole aligned runs.
+// - alignment: any. If kTaps > 0, the filter has kTaps taps, at most kRun + 1, and x consists of whole aligned runs.
 template <class T, int kTaps>
 __global__ void __launch_bounds__(kThreads) causal_conv1d_kernel(const __grid_constant__ Conv<T> args) {
   const int64_t ordinal = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;

@@ -1,6 +1,6 @@
-// What concat's kernels share, and the kernels for rows that end within units. kUnit rows make whole units in every
-// tensor, so a block takes a multiple of kUnit rows to shared memory in units, and writes units that are put together
-// there.
+// The constants that concat's kernels share, and the kernels for rows that end within units of 16 bytes. In every
+// tensor, kUnit rows make whole units. So a block reads a multiple of kUnit rows into shared memory in units, assembles
+// the result's units there and writes them.
 #pragma once
 
 #include "operators/cuda/launch.cuh"
@@ -8,14 +8,15 @@
 namespace lfm2::operators::gpu {
 
 constexpr int kThreads = 256;
-constexpr int64_t kStagedUnits = 8 * kThreads;  // number of units that a block takes to shared memory
-// The most units that kUnit rows may have for a gradient, which takes them although they exceed kStagedUnits: three
-// blocks fit on a multiprocessor then. Longer rows, and long ones of fp32, are as quick without shared memory. So is
-// concat itself, which has fewer bytes to wait for.
+constexpr int64_t kStagedUnits = 8 * kThreads;  // number of units that a block reads into shared memory
+// The largest number of units in kUnit rows for which a gradient uses shared memory, although it exceeds kStagedUnits:
+// three blocks still fit on an SM. Longer rows, and long rows of fp32, are as fast without shared memory. So is concat
+// itself, which waits for fewer bytes.
 template <class T>
 constexpr int64_t kMaxStagedUnits = sizeof(T) == 2 ? 72 * 1024 / 16 : kStagedUnits;
 
-// Some of the parts. Their row is `row` elements of the whole's `whole_row`, from `first` on. No part is empty.
+// Some of the parts. Their row has `row` of the `whole_row` elements of the whole tensor's row, beginning at `first`.
+// No part is empty.
 template <class T, int kParts>
 struct Table {
   T* whole;
@@ -97,8 +98,8 @@ struct Slice {
 
 // For concat where rows end within units of memory. No part's row may be shorter than a unit.
 // - operands: parts [outer, length] of each part; out whole [outer, row].
-// - block: table.rows rows of the whole: the rows of all parts go to shared memory in units, one part behind the
-//   other, and the block puts units of the whole together there.
+// - block: table.rows rows of the whole. It copies the rows of all parts to shared memory in units, one part after
+//   another, and assembles units of the whole there.
 // - thread: units, kThreads apart.
 // - alignment: the whole and every part on 16 bytes.
 template <class T, int kParts>

@@ -155,7 +155,7 @@ struct WholeUnits {
   }
 };
 
-// Copies 16 aligned bytes to shared memory without going through a register. They can be read behind wait_for_copies()
+// Copies 16 aligned bytes to shared memory without going through a register. They can be read after wait_for_copies()
 // and a barrier.
 __device__ inline void copy_unit(uint4* shared, const void* from) {
   asm volatile(

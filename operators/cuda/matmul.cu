@@ -123,7 +123,7 @@ struct Carrier {
   static constexpr int kRowsAtOnce = kThreads / (kDepth / kPart), kDepthAtOnce = kThreads / (kTile / kPart);
 
   const T* next;
-  int row, l;     // place of run 0 in the tile buffer; each further run is kRowsAtOnce rows or kDepthAtOnce of k behind
+  int row, l;     // place of run 0 in the tile buffer; each further run is kRowsAtOnce rows or kDepthAtOnce of k later
   int rows_left;  // number of rows from `row` on
   float values[kRuns][kPart];
 

@@ -65,7 +65,7 @@ struct Reduction {
   int lanes;
   int rows = 0;  // number of staged rows of a block
   bool folded = false;
-  const In* end = nullptr;  // behind the last element
+  const In* end = nullptr;  // one past the last element
   WholeUnits memory{};
 };
 

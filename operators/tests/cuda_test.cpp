@@ -135,7 +135,7 @@ TEST(CudaErrorTest, ReportsItsOwnAndOnlyItsOwn) {
   const Status status = map(UnaryFunction::kNeg, nowhere, nowhere, nullptr);
   EXPECT_EQ(static_cast<int>(status), static_cast<int>(Status::kCudaError) + static_cast<int>(cudaErrorInvalidDevice));
   EXPECT_STREQ(status_text(status), cudaGetErrorString(cudaErrorInvalidDevice));
-  EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "an error was left behind";
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "an error remained";
   // An earlier failure of other code is not the launch's.
   void* memory = nullptr;
   EXPECT_NE(cudaMalloc(&memory, size_t{1} << 60), cudaSuccess);
@@ -199,7 +199,7 @@ class CudaLargeTest : public ::testing::Test {
     for (const int64_t place : kPlaces) EXPECT_EQ(in.get(place), there) << what << " at " << place;
     for (const int64_t place : {int64_t{1}, (int64_t{1} << 31) - 2, (int64_t{1} << 31) + 2, kFar - 2})
       EXPECT_EQ(in.get(place), elsewhere) << what << " at " << place;
-    EXPECT_EQ(in.get(kFar), 0) << what << " behind the end";
+    EXPECT_EQ(in.get(kFar), 0) << what << " past the end";
   }
   // The view, beginning `elements` later.
   static TensorView behind(TensorView view, int64_t elements) {

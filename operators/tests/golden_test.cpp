@@ -25,7 +25,7 @@ Made empty_like(int device, const std::string& dataset) {
   return make(device, DType::kF32, lfm2::test::golden_operator(dataset).dims);
 }
 
-// `terms` is the number of products or additions behind a result.
+// `terms` is the number of products or additions that make a result.
 void expect_golden(Made& made, const std::string& dataset, double terms = 4) {
   const lfm2::test::Array array = lfm2::test::golden_operator(dataset);
   std::vector<double> tolerance(array.values.size());

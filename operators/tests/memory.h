@@ -70,7 +70,7 @@ class Memory {
     const auto begin = bytes_.begin() + first();
     const auto end = begin + static_cast<std::ptrdiff_t>(static_cast<size_t>(elements_) * size_bytes(dtype_));
     EXPECT_TRUE(std::all_of(bytes_.begin(), begin, is_guard)) << "written before the tensor";
-    EXPECT_TRUE(std::all_of(end, bytes_.end(), is_guard)) << "written behind the tensor";
+    EXPECT_TRUE(std::all_of(end, bytes_.end(), is_guard)) << "written past the tensor";
     std::vector<double> all(static_cast<size_t>(elements_));
     with_float_type(dtype_, [&](auto zero) {
       const auto* from = reinterpret_cast<const decltype(zero)*>(bytes_.data() + first());

@@ -1,6 +1,6 @@
-// Values as 32-bit words of a message. Lists and texts have their lengths before them, 64 bits are two words, and texts
-// are padded to whole words. A type of several values says which by for_each_field(value, each), in its own namespace;
-// each() takes any number of fields.
+// Encodes values as 32-bit words of a message. A length precedes each list and text, 64 bits are two words, and texts
+// are padded to whole words. A struct lists its members in for_each_field(value, each), in its own namespace; each()
+// accepts any number of fields.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 
 namespace lfm2 {
 
-// For for_each_field(): a value of this type to be read, or one to be written.
+// The parameter of for_each_field(): const to encode the value, mutable to decode into it.
 template <class T, class Value>
 concept MaybeConst = std::same_as<std::remove_const_t<T>, Value>;
 
@@ -157,7 +157,7 @@ template <class T>
 T from_words(std::span<const int32_t> words) {
   WordReader reader(words);
   T value = reader.read<T>();
-  expect(reader.at_end(), "from_words: a message that goes on behind its end");
+  expect(reader.at_end(), "from_words: a message that continues past its end");
   return value;
 }
 // The same as bytes, which collectives move.

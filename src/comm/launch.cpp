@@ -43,7 +43,7 @@ std::optional<LaunchFault> ranks_that_run_alone(int launched, int size, const st
   if (launched <= size) return std::nullopt;
   return LaunchFault{fmt::format("the launcher started {} ranks, MPI ({}) knows of {}: each would run alone", launched,
                                  mpi_version, size),
-                     "srun --mpi=pmix (srun --mpi=list says what there is), or the mpirun of that MPI library"};
+                     "srun --mpi=pmix (srun --mpi=list shows what there is), or the mpirun of that MPI library"};
 }
 
 int ProcessorLimits::share(int sharing, int quota_sharing) const {

@@ -61,7 +61,7 @@ void read_target(FieldReader& fields, RequestLine& line) {
   }
   if (line.scored < 1 || line.scored >= std::ssize(line.ids))
     throw Error(ExitCode::kData,
-                fmt::format("{}: \"target\" has {} of {} tokens, expected one or more, behind one or more others",
+                fmt::format("{}: \"target\" has {} of {} tokens, expected one or more, after one or more others",
                             fields.where(), std::max<int64_t>(0, line.scored), line.ids.size()));
 }
 

@@ -33,18 +33,12 @@ IDIOMS = {
 # A finding whose file and text match is none.
 EXCEPTIONS = [
     ("src/kernels/cuda/ptx/", r"multiprocessor", "NVIDIA's word, where its own manual is quoted"),
+    ("src/stage/io/scores.cpp", r"^likeliest$", "a key in the JSON of --report"),
 ]
 # Findings in comments, help and messages, by folder. Files move with theirs, so it is the sum that must not rise: lower the numbers
 # whenever it falls.
 BASELINE = {
-    "operators": 23,
-    "python": 5,
-    "src/base": 2,
-    "src/comm": 1,
     "src/kernels": 159,
-    "src/openai": 1,
-    "src/serve": 3,
-    "src/stage": 19,
 }
 
 WHOLE_IDIOM = re.compile(r"(?<![\w-])(" + "|".join(IDIOMS) + r")(?![\w-])", re.IGNORECASE)
@@ -134,7 +128,7 @@ def blocks_of_source(text):
         kind, end = name, token.end()
         if not drawing and not (name == "text" and re.search(r"#\s*include\s*$", text[max(0, token.start() - 20):token.start()])):
             start = start if parts else text.count("\n", 0, token.start()) + 1
-            parts.append(content if name == "text" else content.strip())
+            parts.append(content.replace("\\n", "\n") if name == "text" else content.strip())
     if parts:
         yield start, " ".join(parts)
 

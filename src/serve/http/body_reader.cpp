@@ -157,7 +157,7 @@ size_t BodyReader::read_trailer(std::string_view bytes) {
   if (!text) return 0;
   trailer_bytes_ += text->size();
   if (trailer_bytes_ > limits_.max_header_bytes) {
-    refuse(431, "The fields behind the chunks are too long.");
+    refuse(431, "The fields after the chunks are too long.");
     return 0;
   }
   if (text->empty()) state_ = State::kComplete;

@@ -80,7 +80,7 @@ bool Exchange::answer(const Response& answer) {
 bool Exchange::begin_stream(int status, std::string_view content_type, const Fields& headers) {
   const std::lock_guard lock(mutex_);
   if (!wanted()) return false;
-  expect(state_ == State::kWaiting && !has_no_body(status), "a stream that begins behind an answer, or without a body");
+  expect(state_ == State::kWaiting && !has_no_body(status), "a stream that begins after an answer, or without a body");
   chunked_ = !client_.http_1_0;
   keep_alive_ = client_.keep_alive && chunked_ && !shared_->draining;
   const Fields all = with_own(headers);

@@ -57,7 +57,7 @@ void look_at_launch(const Examination& e, Findings& found) {
     found.push_back({true, fault->what, fault->todo});
   if (e.ranks.size() % static_cast<size_t>(e.options.replicas) != 0)
     found.push_back({true, fmt::format("{} ranks for --replicas {}", e.ranks.size(), e.options.replicas),
-                     "as many ranks for each replica"});
+                     "the same number of ranks for each replica"});
   if (const int64_t layers = first.model_layers; layers > 0 && e.stages() > static_cast<size_t>(layers))
     found.push_back({true, fmt::format("{} ranks for the {} layers of the model", e.stages(), layers),
                      "at most a rank a layer; --replicas uses more"});
@@ -164,11 +164,10 @@ void look_at_processors(const Examination& e, Findings& found) {
         std::accumulate(ranks.begin(), ranks.end(), 0, [&](int sum, size_t rank) { return sum + e.ranks[rank].share; });
     const std::vector<std::string>& limits = e.ranks[ranks.front()].processor_limits;
     if (!e.on_gpus() && !limits.empty())
-      found.push_back(
-          {false,
-           fmt::format("{} on {} may use {} of {} processors: {}", ranks_text(ranks), host, used, all,
-                       fmt::join(limits, ", ")),
-           "a larger quota (docker --cpus, the limit of a pod or job), and as many CPUs a task as there are"});
+      found.push_back({false,
+                       fmt::format("{} on {} may use {} of {} processors: {}", ranks_text(ranks), host, used, all,
+                                   fmt::join(limits, ", ")),
+                       "a larger quota (docker --cpus, the limit of a pod or job), and all CPUs for the tasks"});
     else if (count > all)
       found.push_back({false, fmt::format("{} ranks take turns on the {} processors of {}", count, all, host),
                        "at most a rank a processor; fewer ranks with more threads are no slower"});
@@ -197,14 +196,14 @@ void look_at_gpus(const Examination& e, Findings& found) {
       found.push_back(
           {false,
            fmt::format("{} share {} on {}: peer copies wait for its turns", ranks_text(ranks), first.gpu, first.host),
-           "as many GPUs as ranks on each host, or --transport mpi"});
+           "a GPU for each rank of a host, or --transport mpi"});
       continue;
     }
     found.push_back(
         {false,
          fmt::format("{} share {} on {}: NCCL cannot join them, hidden states go over MPI{}", ranks_text(ranks),
                      first.gpu, first.host, reason.empty() ? "" : fmt::format(" and through the host ({})", reason)),
-         fmt::format("as many GPUs as ranks on each host{}",
+         fmt::format("a GPU for each rank of a host{}",
                      reason.empty() ? "" : ", or a CUDA-aware Open MPI (packaging/openmpi-cuda.sh)")});
   }
   std::vector<size_t> hidden, slow;

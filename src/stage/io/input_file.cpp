@@ -375,7 +375,7 @@ Samples read_samples(const std::filesystem::path& path, const InputLimits& limit
   else
     throw Error(ExitCode::kUsage,
                 fmt::format("--input {}: expected a name ending in .bin, .h5, .npy, .jsonl or .txt, the "
-                            "last two perhaps with .gz or .zst, or - for lines of JSON from standard input",
+                            "last two optionally with .gz or .zst, or - for lines of JSON from standard input",
                             path.string()));
   if (samples.count() == 0)
     throw Error(ExitCode::kData, fmt::format("{}: no samples, expected at least 1", path.string()));

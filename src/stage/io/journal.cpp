@@ -204,8 +204,7 @@ std::optional<JournalContent> read_journals(const std::filesystem::path& output,
 Json job_of(const JournalContent& content, const std::filesystem::path& file) {
   const Json text = parse_json(content.text, file.string());
   if (!text.is_object() || !text.contains("job") || !text.at("job").is_object())
-    throw Error(ExitCode::kData,
-                fmt::format("{}: does not say what the job is, expected an object \"job\"", file.string()));
+    throw Error(ExitCode::kData, fmt::format("{}: does not name its job, expected an object \"job\"", file.string()));
   return text.at("job");
 }
 

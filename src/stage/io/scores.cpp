@@ -137,7 +137,7 @@ LineScores parse_score_line(std::string_view line, const std::string& what) {
     throw Error(ExitCode::kData, what + ": expected a line of scores");
   }
   if (scores.log_probs.size() != scores.is_greedy.size())
-    throw Error(ExitCode::kData, what + ": expected as many logprobs as is_greedy");
+    throw Error(ExitCode::kData, what + ": expected the same number of logprobs and of is_greedy");
   return scores;
 }
 

@@ -112,7 +112,7 @@ void Conversation::add_message(const std::string& text) {
   }
   const auto tokens = static_cast<int64_t>(ids.size());
   if (tokens >= max_positions_)
-    return refuse(fmt::format("the conversation has {} tokens, expected fewer than {}: /clear begins anew", tokens,
+    return refuse(fmt::format("the conversation has {} tokens, expected fewer than {}: /clear begins again", tokens,
                               max_positions_));
   next_ = each_;
   next_->sample = answers_++;

@@ -27,7 +27,7 @@ int64_t max_sample_tokens(const Options& options, const ModelConfig& config) {
 int ranks_of_a_pipeline(int ranks, int replicas) {
   if (ranks % replicas != 0)
     throw Error(ExitCode::kUsage,
-                fmt::format("{} ranks for --replicas {}: expected as many ranks for each", ranks, replicas));
+                fmt::format("{} ranks for --replicas {}: expected the same number for each replica", ranks, replicas));
   return ranks / replicas;
 }
 

@@ -39,8 +39,8 @@ void add_layout_options(CLI::App& app, Options& options) {
       ->type_name("V")
       ->group(live ? "" : kLayout);  // taken to be refused with its reason
   add_numbers(app, "--layers", options.layer_counts,
-              "Layers of each stage, as in 7,6,6,5 or, cut between token mixer and feed-forward, 6.5,6,6,5.5; or of V "
-              "times as many virtual stages; default equal",
+              "Layers of each stage, as in 7,6,6,5 or, cut between token mixer and feed-forward, 6.5,6,6,5.5. With "
+              "--virtual-stages V, of each virtual stage. Default: equal",
               0.5, static_cast<double>(kMaxCount));
   if (options.command != Command::kDoctor)  // which does not know the job
     app.add_flag("--balance", options.balance, "Layers cut so that the stages of this job take equally long")
@@ -100,11 +100,10 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->check(CLI::IsMember({"auto", "amx", "avx512bf16", "avx512", "avx2", "portable"}))
       ->type_name("NAME")
       ->capture_default_str();
-  add_setting(
-      app, "--timeout", options.timeout_seconds,
-      "Seconds without progress of a rank that end the run (ten times as many while it reads, loads or writes); "
-      "0: never",
-      0.0, 1e9);
+  add_setting(app, "--timeout", options.timeout_seconds,
+              "Seconds without progress of a rank that end the run (ten times that while it reads, loads or writes); "
+              "0: never",
+              0.0, 1e9);
 }
 
 }  // namespace lfm2

@@ -217,7 +217,7 @@ void add_report_options(CLI::App& app, Options& options) {
       ->type_name("MODE")
       ->default_str("auto");
   auto* quiet = app.add_flag("-q,--quiet", options.quiet, "No end table");
-  app.add_flag("-v,--verbose", options.verbose, "Say what each rank does, and where errors were thrown")
+  app.add_flag("-v,--verbose", options.verbose, "Report what each rank does, and where errors were thrown")
       ->excludes(quiet);
 }
 
@@ -247,7 +247,7 @@ void add_live_options(CLI::App& app, Options& options, std::string& dtype) {
   add_layout_options(app, options);
   add_machine_options(app, options, dtype);
   begin_group(app, kDiagnosis);
-  app.add_flag("-v,--verbose", options.verbose, "Say what each rank does, and where errors were thrown");
+  app.add_flag("-v,--verbose", options.verbose, "Report what each rank does, and where errors were thrown");
 }
 
 struct CommandWords {
@@ -260,10 +260,10 @@ constexpr std::array<CommandWords, 4> kCommands = {
     {{Command::kRun, kProgram,
       "Scores and continues samples with LFM2 models over a pipeline of MPI ranks.\n"
       "Example: mpirun -np 4 lfm2_stage --weights shards/",
-      "lfm2_stage doctor looks at the machine instead, lfm2_stage chat is a conversation in the terminal,\n"
-      "lfm2_stage serve a server (--help of each).\n"
+      "Other commands (--help of each): lfm2_stage doctor looks at the machine, lfm2_stage chat is a conversation in\n"
+      "the terminal, lfm2_stage serve is a server.\n"
       "Exit codes: 0 done; 1 validation failed; 64 usage; 65 bad input or weights; 66 missing file; 69 no GPU, ranks "
-      "or\nmemory; 70 bug or GPU fault; 73 output cannot be created; 74 I/O error; 75 stopped by USR1, USR2, TERM or "
+      "or\nmemory; 70 bug or GPU fault; 73 output cannot be created; 74 I/O error. 75 stopped by USR1, USR2, TERM or "
       "INT:\n--resume continues; 76 a rank was lost or timed out.",
       add_job_options},
      {Command::kDoctor, "doctor",

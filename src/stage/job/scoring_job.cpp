@@ -243,7 +243,7 @@ void ScoringJob::open(const JobPlan& plan) {
                        plan_.micro_batches, plan_.max_tokens,
                        plan_.late.samples == 0
                            ? ""
-                           : fmt::format(", {} samples of the last one behind the others from layer {} on",
+                           : fmt::format(", {} samples of the last one after the others from layer {} on",
                                          plan_.late.samples, plan_.late.layer)));
   const StageLinks links = job_.session->links(Schedule::max_buffers(job_.shape(plan.cut), plan_.micro_batches));
   scorer_.emplace(links, plan_, job_.compute, job_.options.results, !job_.options.trace.empty());

@@ -88,7 +88,7 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
   add_setting(app, "--max-queue", options.max_queue, "Requests that may wait; others get 429", 1, 1 << 20);
   add_setting(app, "--max-body", options.max_body, "Bytes of a request's body", 1024, int64_t{1} << 30);
   add_setting(app, "--max-length", options.max_length,
-              "Tokens of a prompt and its answer together; 0: as many as the model has positions", 0,
+              "Tokens of a prompt and its answer together; 0: the number of positions of the model", 0,
               std::numeric_limits<int32_t>::max());
   app.add_flag("--no-prefix-cache{false}", options.prefix_cache,
                "Compute every prompt from its first token on, whatever texts were seen before");

@@ -130,7 +130,7 @@ TEST_F(ConversationTest, SaysWhatDoesNotFitAndForgetsIt) {
   type(std::string(200, 'x').append(" 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20"));
   type("hi");
   EXPECT_EQ(text_of_prompt(*next(conversation)), "[user|hi]>");
-  EXPECT_NE(printed().find("expected fewer than 20: /clear begins anew"), std::string::npos);
+  EXPECT_NE(printed().find("expected fewer than 20: /clear begins again"), std::string::npos);
 }
 
 TEST_F(ConversationTest, SaysThatAnAnswerHasNoNextTokenAndForgetsTheLine) {

@@ -33,9 +33,9 @@ TEST_F(TargetTest, IdsBehindIdsAndText) {
   EXPECT_EQ(refusal(R"({"input_ids": [3, 4], "target": "a"})"),
             "\"target\" is \"a\", expected a list of token ids, as \"input_ids\" is");
   EXPECT_EQ(refusal(R"({"input_ids": [3, 4], "target": []})"),
-            "\"target\" has 0 of 2 tokens, expected one or more, behind one or more others");
+            "\"target\" has 0 of 2 tokens, expected one or more, after one or more others");
   EXPECT_EQ(refusal(R"({"input_ids": [], "target": [1]})"),
-            "\"target\" has 1 of 1 tokens, expected one or more, behind one or more others");
+            "\"target\" has 1 of 1 tokens, expected one or more, after one or more others");
   EXPECT_EQ(refusal(R"({"text": null, "target": "a"})"),
             "expected an object with \"input_ids\": [...], \"text\", \"prompt\" or \"messages\", or a batch line with "
             "\"custom_id\"");
