@@ -1,4 +1,4 @@
-// What a device offers: memory, streams, events and the operators. Each process has one Backend, chosen once.
+// What a device offers: memory, streams, events and the operators. Each process has one Backend, chosen at the start.
 #pragma once
 
 #include <chrono>
@@ -47,38 +47,42 @@ inline double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// A queue of work that runs in order. submit() may run `work` at once (on CUDA, where it enqueues kernels) or on a
-// thread (on CPU).
+// A queue of work that runs in order. submit() runs `work` at once on CUDA, where it enqueues kernels, and on a thread
+// on the CPU.
 class Stream {
  public:
   virtual ~Stream() = default;
   virtual void submit(std::function<void()> work, int64_t tag = kUntagged) = 0;
   virtual void record(Event& event) = 0;         // `event` is done when everything submitted so far is done
-  virtual void wait(Event& event) = 0;           // later work starts when `event`, as it is recorded now, is done
+  virtual void wait(Event& event) = 0;           // later work starts when `event`, as recorded now, is done
   virtual void check() = 0;                      // throws the error of work that failed
   virtual std::vector<Span> pop_finished() = 0;  // submitted work that ended since the last call, in order
   // Returns when nothing is queued or running; called before memory that the work uses is freed.
   virtual void drain() noexcept = 0;
 };
 
-// Which elements of a tensor a weight fills: `block` elements from `first` on, then `block` elements `stride` further,
-// and so on. A `block` of 0 means that all elements stand one after the other.
+// Which elements of a tensor a weight fills: `block` elements of every `stride`, from `first` on. With `block` 0, all
+// its elements are contiguous.
+//   0        first     first + stride
+//   |--------|block|---|block|---|block|---
 struct Placement {
   int64_t first = 0, block = 0, stride = 0;
 };
 
-// How a reader thread brings bytes to the device: it fills a piece, hands it over, and fills the next one meanwhile.
+// How a reader thread brings bytes to the device: it fills a piece, passes it to put(), and fills the next piece during
+// the copy.
 class Loader {
  public:
-  // So few that making them takes no time and what is read stays in a processor's cache for the checksum: four ranks of
-  // 16 readers each load 16.7 GB to four H200 in 0.36 s, with pieces of 8 MiB in 0.55.
+  // Small, so that the pieces are allocated at once, and what was read is still in a processor's cache when its
+  // checksum is computed.
   static constexpr size_t kPieceBytes = size_t{1} << 20;
 
   virtual ~Loader() = default;
-  // kPieceBytes to fill; waits until nothing is copied out of them any more.
+  // Returns kPieceBytes to fill, once the last copy out of them has ended.
   virtual std::span<std::byte> piece() = 0;
-  // Converts the first `count` elements of the piece from type `from`, and writes them to `target`, where `place` puts
-  // the elements from `element` on. Both must be the boundaries of blocks.
+  // Converts the first `count` elements of the piece from type `from` and writes them to `target`. They are the
+  // weight's elements from `element` on, in the places that `place` defines. `element` and `count` are multiples of
+  // place.block.
   virtual void put(const Tensor& target, const Placement& place, int64_t element, DType from, int64_t count) = 0;
   virtual void finish() = 0;  // returns when everything that was put is on the device
 };
@@ -102,22 +106,22 @@ class Backend {
   virtual uint64_t free_bytes() const = 0;
   virtual std::unique_ptr<Event> create_event() = 0;
   virtual std::unique_ptr<Stream> create_stream() = 0;
-  // Whether allocate() gives memory that MPI and the host may touch.
+  // Whether allocate() returns memory that MPI and the host may touch.
   virtual bool memory_is_host_memory() const = 0;
-  // A count that changes while a long operator makes progress; may be called by any thread. It stays 0 on a GPU, whose
-  // operators take milliseconds and not, as on a CPU, perhaps minutes.
+  // A count that changes while a long operator makes progress; any thread may call this. It stays 0 on a GPU, whose
+  // operators take milliseconds. On a CPU they may take minutes.
   virtual uint64_t activity() const { return 0; }
-  // Signals the end of work on this backend's streams; null where nothing does.
+  // Signals the end of work on this backend's streams; null if the backend cannot.
   virtual WorkDoneSignal* work_done() { return nullptr; }
 
-  // Reserves SMs for transfers, whose kernels occupy them while they wait for the other side. Products whose blocks
-  // would fill the device leave these SMs free: a block that finds none would start when another one has ended, and so
-  // double the time of its kernel.
+  // Reserves SMs for the kernels of transfers, which occupy them while they wait for the other side. Products whose
+  // CTAs would fill the device leave these SMs free. Otherwise a CTA that finds no SM starts only after another one has
+  // ended, which doubles the time of its kernel.
   virtual void reserve_sms(int /*sms*/) {}
 
   virtual Stream& compute() = 0;  // the stream that Ops enqueues on
   virtual Ops& ops() = 0;         // call only inside compute().submit(...)
-  // Records what `work` enqueues on compute() without running it; null where the device cannot record. `work` must have
+  // Records what `work` enqueues on compute() without running it; null if the device cannot record. `work` must have
   // run before with the same shapes, and the memory that it uses must live as long as the recording.
   virtual std::unique_ptr<Recording> record(const std::function<void()>& work) = 0;
   // Enqueues a copy on `stream`; each side may be host or device memory.
@@ -125,15 +129,15 @@ class Backend {
   // Enqueues a copy on compute(), as operators are enqueued.
   virtual void copy_to_host(void* host, const Tensor& source) = 0;
 
-  // A device may hold the weights of matrix products prepacked. prepacked() returns the same tensor, [n, k] or
-  // [matrices, n, k], marked as tiled if it will be; prepack() then reorders the rows that were loaded, in place.
+  // A device may hold the weights of matrix products prepacked. prepacked() returns the tensor w, [n, k] or [matrices,
+  // n, k], marked as tiled if the device prepacks it. Once its rows are loaded, prepack() reorders them in place.
   virtual Tensor prepacked(const Tensor& w) const { return w; }
   virtual void prepack(std::span<const Tensor> /*tiled*/) {}
 
-  // The loader may be used by the calling thread only.
+  // Only the calling thread may use the loader.
   virtual std::unique_ptr<Loader> create_loader() = 0;
-  // Converts `count` elements from type `from` and writes them to `target`, from element `first` on. Returns when they
-  // are there.
+  // Converts `count` elements from type `from` and writes them to `target`, from element `first` on. Returns after they
+  // have arrived.
   virtual void upload(const Tensor& target, int64_t first, DType from, const void* source, int64_t count) = 0;
 };
 

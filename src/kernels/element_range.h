@@ -9,16 +9,16 @@
 
 namespace lfm2 {
 
-// Elements of these magnitudes: begin <= bits without the sign < end. None where both are 0.
+// Elements with begin <= bits without the sign < end. No elements if both are 0.
 struct ElementRange {
   uint32_t begin = 0, end = 0;
 };
 
 ElementRange non_finite_range(DType dtype);  // NaN and infinity
-// What is finite in type `from` and is rounded to infinity in type `to`.
+// Values that are finite in type `from` and round to infinity in type `to`.
 ElementRange overflow_range(DType from, DType to);
 
-// How many of the elements are in the range.
+// The number of elements in the range.
 size_t count_in(ElementRange range, DType dtype, const std::byte* elements, size_t count);
 // The first element that is in the range; at least one is.
 size_t first_in(ElementRange range, DType dtype, const std::byte* elements);

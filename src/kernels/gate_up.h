@@ -1,7 +1,8 @@
 // The layout of the two input projections of a SwiGLU: one matrix in which kGateUpBlock gate rows alternate with the up
-// rows of the same output columns. So one thread gets both sums of an output element. A device holds feed-forwards
-// padded to whole blocks. The additional gate rows, up rows and columns of the down projection are zero, so that they
-// add silu(0) · 0 · 0 = 0 to a sum.
+// rows of the same output columns. So one thread gets both sums of an output element.
+//   rows of w:  gate 0 … 7 | up 0 … 7 | gate 8 … 15 | up 8 … 15 | ...
+// A device holds feed-forwards padded to whole blocks. The additional gate rows, up rows and columns of the down
+// projection are zero, so that they add silu(0) · 0 · 0 = 0 to a sum.
 #pragma once
 
 #include <cstdint>

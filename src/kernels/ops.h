@@ -1,17 +1,18 @@
-// The operators of the model: the one interface below which CPU and CUDA differ. The forward (src/stage) is written
-// once, over it.
+// The operators of the model: the interface that the CPU and CUDA backends implement. The forward (src/stage) is
+// written once, over it.
 //
-// Activations are packed: [tokens, ...] of all samples of a micro-batch, back to back, never padded. An output element
-// depends on its own sample only, and is computed in an order of operations that only the model's dimensions decide:
-// never the number of tokens, the threads or the neighbours.
+// Activations are packed: [tokens, ...] of all samples of a micro-batch, back to back, without padding. An output
+// element depends on its own sample only. The model's dimensions alone decide the order of its operations, never the
+// number of tokens, the threads or other samples of the batch: results are batch-invariant and deterministic.
 //
-// Types: "act" is the compute type (fp32, bf16, fp16), "weight" the type that a weight is held in (any of the three;
+// Types: "act" is the compute type (fp32, bf16, fp16), "weight" the type in which a weight is stored (any of the three;
 // its values are used exactly). Every operator computes in fp32 and rounds once, when it stores. The mathematics is
 // that of Hugging Face transformers, Lfm2 and Lfm2Moe.
 //
-// The four plain products (matmul, matmul_swiglu, grouped_matmul, grouped_swiglu) also take fp8 operands with scales,
-// both a and w: the result is that of the scaled values. The fused operators take none. What rms_norm, norm_route
-// (sorted) and combine_experts_norm (normed) give may be fp8: the result in the type act, rounded as quantize does.
+// The four plain products (matmul, matmul_swiglu, grouped_matmul, grouped_swiglu) also accept fp8 operands with scales,
+// if both a and w are fp8; the result is that of the scaled values. The fused operators accept none. Three outputs may
+// be fp8: out of rms_norm, sorted of norm_route, and normed of combine_experts_norm. They hold the result in type act,
+// rounded as quantize does.
 #pragma once
 
 #include <cstdint>
@@ -25,18 +26,20 @@ namespace lfm2 {
 // The index arrays of one packed micro-batch of whole samples, or, with caches, of the next tokens of sequences whose
 // past is cached.
 struct Batch {
-  Tensor positions;  // [tokens] int32: place of each token in its own sample; of whole samples, token t's starts at
-                     // t - positions[t]
+  Tensor positions;  // position of each token in its own sample; a whole sample of token t starts at token t -
+                     // positions[t]
   Tensor offsets;    // [sequences + 1] int32: first token of each sequence, then tokens
   int64_t tokens = 0;
   int64_t sequences = 0;
-  int64_t max_length = 0;  // length of the longest sample, its cached past included
-  // Attention must write the results of the last `output_tokens` tokens of each sequence, and may of others. 0: all.
+  int64_t max_length = 0;  // length of the longest sample, including its cached past
+  // Attention must write the results of the last `output_tokens` tokens of each sequence, and may write those of
+  // others. 0: all.
   int64_t output_tokens = 0;
 
   // Set only with caches:
-  int64_t singles = 0;  // the number of sequences, all at the front, that have exactly one token here
-  // Whether all sequences after the singles begin here: none of them has a cached past. Read only with an fp8 cache.
+  int64_t singles = 0;  // number of sequences with exactly one token in this batch; they come first
+  // Whether no sequence after the singles has a cached past: all of them begin in this batch. Read only with an fp8
+  // cache.
   bool all_begin = false;
   Tensor sequence_of{};  // [tokens] int32: the sequence of each token
   // [sequences, largest number of pages] int32: the pages of each sequence in order. The rest of a row is not read.
@@ -45,7 +48,7 @@ struct Batch {
   Tensor states{};
 };
 
-// The keys and values of all sequences in one attention layer: position p stands at place p % page_size of the
+// The keys and values of all sequences in one attention layer. Position p of a sequence is row p % page_size of the
 // sequence's page number p / page_size.
 struct KeyValueCache {
   Tensor keys, values;  // [pages, page_size, kv_heads, head_dim] act, or, with AttentionShape::fp8_cache, fp8
@@ -53,17 +56,16 @@ struct KeyValueCache {
   uint8_t *key_scales = nullptr, *value_scales = nullptr;
 };
 
-// The states from which one short convolution goes on: each holds u of the last L − 1 positions, oldest first.
+// The states from which one short convolution continues: each holds u of the last L − 1 positions, oldest first.
 struct ConvCache {
   Tensor states{};  // [rows, L − 1, hidden] fp32
-  // Where the states at the ends of pages are kept: the row of page 0, and the positions of a page. page_size 0:
-  // nowhere.
+  // The state at the end of page i is row first_page_row + i. page_size 0: no such states are kept.
   int64_t first_page_row = 0, page_size = 0;
 };
 
 struct AttentionShape {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  bool fp8_cache = false;  // keys and values are rounded to fp8 (kernels/fp8_cache.h), in whole samples, too
+  bool fp8_cache = false;  // keys and values are rounded to fp8 (kernels/fp8_cache.h), also those of whole samples
   int64_t qkv_columns() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 
@@ -82,7 +84,7 @@ struct Routing {
   Tensor expert_offsets;  // [experts + 1] int32: first sorted row of each expert, then tokens * top_k
 };
 
-// What the sequences in their slots keep for rules that adjust logits. Each tensor is empty where no rule needs it.
+// What each sequence slot keeps for rules that adjust logits. A tensor is empty if no rule needs it.
 struct Adjustments {
   Tensor counts{};  // [slots, vocab] int32: see kInPrompt; only rows of sequences whose rules count are ever written
   Tensor edits{};   // [slots, largest number of edits, kEditWords] int32: LogitEdits
@@ -100,16 +102,16 @@ class Ops {
   // results are the same.
   bool fuses_norm(const Tensor& x) const { return x.dtype != DType::kF32 && x.dim(0) <= max_fused_norm_rows_; }
   int64_t max_fused_norm_rows() const { return max_fused_norm_rows_; }
-  // Whether matmul or grouped_matmul of a [rows, k] act and this fp8 w should round a as quantize does, rather than an
-  // operator before it. The results are the same. Only where this is so do they take an a that is not fp8, with out of
+  // Whether matmul or grouped_matmul should round a [rows, k] act itself, as quantize does, before it multiplies with
+  // this fp8 w. The results are those of a separate quantize. Only if this is true may a be in type act; out then has
   // the same type.
   virtual bool rounds_operand(const Tensor& /*a*/, const Tensor& /*w*/) const { return false; }
 
   // out[t] = table[ids[t]].  ids [tokens] int32, table [vocab, hidden] weight, out [tokens, hidden] act
   virtual void embed(const Tensor& ids, const Tensor& table, const Tensor& out) = 0;
 
-  // ids[t] = drawn[-1 - ids[t]] where ids[t] < 0: a token that was drawn on the device, and that the host that wrote
-  // ids did not know.  ids [tokens] int32, changed in place, drawn [n] int32
+  // ids[t] = drawn[-1 - ids[t]] where ids[t] < 0. Such a token was drawn on the device, and the host did not know it
+  // when it wrote ids. Operands: ids [tokens] int32, changed in place, drawn [n] int32
   virtual void insert_drawn(const Tensor& ids, const Tensor& drawn) = 0;
 
   // out = x / sqrt(mean(x^2) + eps) * weight for each row.  x [rows, n] act, weight [n] weight, out [rows, n] act or
@@ -117,9 +119,9 @@ class Ops {
   virtual void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) = 0;
 
   // Rounds rows to fp8 with their own scales, as dynamic quantisation of activations does (compressed-tensors,
-  // DeepGEMM): of each group of out.scales.group elements, or of the whole row, s = max|x| / 448, or 1 where that is 0,
-  // and out = E4M3(x / s). What is not a number stays so: a NaN itself, infinities as NaNs.
-  // x [rows, k] act, out [rows, k] fp8 with a row of scales each
+  // DeepGEMM). Each group of out.scales.group elements, or the whole row, has the scale s = max|x| / 448 (1 if that is
+  // 0) and out = E4M3(x / s). NaN stays NaN, and infinities become NaN.
+  // Operands: x [rows, k] act, out [rows, k] fp8 with a row of scales for each row
   virtual void quantize(const Tensor& x, const Tensor& out) = 0;
 
   // out[:, first … first + n) = x.  x [rows, n], out [rows, any], same type
@@ -128,13 +130,13 @@ class Ops {
   // out (+)= a wᵀ + bias.  a [m, k] act, w [n, k] weight, bias [n] weight or empty, out [m, n] act or fp32
   virtual void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) = 0;
 
-  // normed = rms_norm(x), then matmul of normed to out: the same bits. normed is scratch, which may stay unwritten, and
-  // none of x, normed and out overlap.
-  // x, normed [m, k] act, norm_weight [k] weight, w [n, k] weight, bias [n] weight or empty, out [m, n] act
+  // normed = rms_norm(x), then matmul of normed to out, with the same bits. normed is scratch, which may stay
+  // unwritten. None of x, normed and out overlap.
+  // Operands: x, normed [m, k] act, norm_weight [k] weight, w [n, k] weight, bias [n] weight or empty, out [m, n] act
   virtual void norm_matmul(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& w, const Tensor& bias,
                            const Tensor& normed, const Tensor& out) = 0;
 
-  // The gated short convolution between its two projections, B, C, z = columns of bcz:
+  // The gated short convolution between its two projections. B, C and z are the thirds of bcz's columns:
   //   u = B ∘ z, zero before the sample starts
   //   v[t, c] = bias[c] + Σ_j weight[c, j] · u[t − (L−1) + j, c]
   //   out = C ∘ v
@@ -143,8 +145,10 @@ class Ops {
                           const Tensor& out) = 0;
 
   // RMSNorm over the head dimension of every query and key head, then RoPE (element i pairs with i + head_dim / 2), in
-  // place. With shape.fp8_cache, keys and values are then rounded as that says: what they are rounded from is act.
-  // qkv [tokens, (heads + 2 kv_heads) head_dim] act: query heads, key heads, value heads; weights [head_dim] weight
+  // place. With shape.fp8_cache, keys and values, which are of type act, are then rounded to values of fp8
+  // (kernels/fp8_cache.h).
+  // Operands: qkv [tokens, (heads + 2 kv_heads) head_dim] act: query heads, key heads, value heads; weights [head_dim]
+  // weight
   virtual void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
                             float rope_theta, AttentionShape shape, const Batch& batch) = 0;
 
@@ -152,57 +156,60 @@ class Ops {
   // qkv as above, out [tokens, heads head_dim] act
   virtual void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) = 0;
 
-  // Writes keys and values of qkv, after qk_norm_rope, to their positions in the cache: with shape.fp8_cache, as fp8.
+  // Writes keys and values of qkv, after qk_norm_rope, to their positions in the cache; with shape.fp8_cache, as fp8.
   virtual void append_keys_values(const Tensor& qkv, AttentionShape shape, const Batch& batch,
                                   const KeyValueCache& cache) = 0;
 
-  // qk_norm_rope, then append_keys_values: the same bits.
+  // qk_norm_rope, then append_keys_values, with the same bits.
   virtual void qk_norm_rope_append(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
                                    float rope_theta, AttentionShape shape, const Batch& batch,
                                    const KeyValueCache& cache) = 0;
 
-  // attention of each token over its sequence's positions in the cache, up to its own. The bits are those of attention
-  // over the whole sample, whatever the pages are and however the sample was cut into batches. The batch's own keys and
-  // values are in the cache, and qkv has them as they are there (rounded, where the cache is fp8).
+  // Attention of each token over its sequence's positions in the cache, up to its own. The bits are those of attention
+  // over the whole sample, for any page size and any cut of the sample into batches. The cache already holds the
+  // batch's own keys and values, and qkv holds the same values (rounded, if the cache is fp8).
   virtual void cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
                                 const Tensor& out) = 0;
 
-  // short_conv for sequences whose u of the last L − 1 positions is kept between batches; gives the same bits. A
-  // sequence reads one row of cache.states and writes another (batch.states). Where cache.page_size is not 0, the state
-  // behind each last position of a page is also written to the row of that page.
+  // short_conv for sequences whose u of the last L − 1 positions is kept between batches, with the same bits. A
+  // sequence reads one row of cache.states and writes another one (batch.states). If cache.page_size is not 0, the
+  // state after the last position of each page is also written to that page's row.
   virtual void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                                  const ConvCache& cache, const Tensor& out) = 0;
 
-  // matmul of x and in_proj to bcz, then cached_short_conv: the same bits. bcz is scratch, which may stay unwritten.
-  // x [tokens, k] act, in_proj [3 hidden, k] weight, in_bias [3 hidden] weight or empty
+  // matmul of x and in_proj to bcz, then cached_short_conv, with the same bits. bcz is scratch, which may stay
+  // unwritten.
+  // Operands: x [tokens, k] act, in_proj [3 hidden, k] weight, in_bias [3 hidden] weight or empty
   virtual void project_short_conv(const Tensor& x, const Tensor& in_proj, const Tensor& in_bias, const Tensor& weight,
                                   const Tensor& bias, const Batch& batch, const ConvCache& cache, const Tensor& bcz,
                                   const Tensor& out) = 0;
 
-  // normed = rms_norm(x), then project_short_conv of normed: the same bits. normed is scratch, which may stay
-  // unwritten, and overlaps nothing. x, normed [tokens, k] act, norm_weight [k] weight
+  // normed = rms_norm(x), then project_short_conv of normed, with the same bits. normed is scratch, which may stay
+  // unwritten, and overlaps nothing.
+  // Operands: x, normed [tokens, k] act, norm_weight [k] weight
   virtual void norm_project_short_conv(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& in_proj,
                                        const Tensor& in_bias, const Tensor& weight, const Tensor& bias,
                                        const Batch& batch, const ConvCache& cache, const Tensor& normed,
                                        const Tensor& bcz, const Tensor& out) = 0;
 
-  // out = silu(gate) ∘ up, where gate and up are a wᵀ and their rows alternate in w (kGateUpBlock).
-  // a [m, k] act, w [2 ffn, k] weight, out [m, ffn] act
+  // out = silu(gate) ∘ up. Both are columns of a wᵀ; their rows alternate in w (kGateUpBlock).
+  // Operands: a [m, k] act, w [2 ffn, k] weight, out [m, ffn] act
   virtual void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) = 0;
 
-  // p = sigmoid(logits). Chooses the top_k of p + bias, ties to the lower id; the weights are p of the chosen ones, by
-  // the rule.
-  // logits [tokens, experts] fp32, bias [experts] fp32 or empty; fills routing.ids and .weights
+  // p = sigmoid(logits). Chooses the top_k of p + bias, ties to the lower id. The weights are p of the chosen experts,
+  // normalized and scaled by the rule.
+  // Operands: logits [tokens, experts] fp32, bias [experts] fp32 or empty; writes routing.ids and .weights
   virtual void route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) = 0;
 
-  // normed = rms_norm(x); logits = normed gateᵀ in fp32; route(logits), group_by_expert, and sorted = gather_rows of
-  // normed by routing.sources: all that stands before the products of experts, in as few launches as it takes.
-  // x, normed [tokens, hidden] act, norm_weight [hidden] weight, gate [experts, hidden] weight; normed may be x;
-  // sorted [tokens top_k, hidden] act, or fp8: normed is then scratch, and not x
+  // All operators that precede the products of experts, in as few launches as possible: normed = rms_norm(x), logits =
+  // normed gateᵀ in fp32, route(logits), group_by_expert, and sorted = gather_rows(normed, routing.sources).
+  // Operands: x, normed [tokens, hidden] act, norm_weight [hidden] weight, gate [experts, hidden] weight; normed may be
+  // x;
+  // sorted [tokens top_k, hidden] act, or fp8: then normed is scratch, and not x
   virtual void norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
                           RouterRule rule, const Tensor& normed, const Routing& routing, const Tensor& sorted) = 0;
 
-  // Sorts the assignments by expert: fills routing.sources, .rows and .expert_offsets from routing.ids.
+  // Sorts the assignments by expert: writes routing.sources, .rows and .expert_offsets from routing.ids.
   virtual void group_by_expert(const Routing& routing) = 0;
 
   // out[i] = x[rows[i]].  x [any, n], rows [count] int32, out [count, n], same type, and not fp8
@@ -215,9 +222,10 @@ class Ops {
   // matmul_swiglu with the rows and the matrix of each expert.  w [experts, 2 ffn, k] weight, out [rows, ffn] act
   virtual void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) = 0;
 
-  // norm_route, then grouped_swiglu of sorted and w to out: the same bits. normed and sorted are scratch, which may
-  // stay unwritten, and none of x, normed, sorted and out overlap; the routing is filled. x, normed [tokens, hidden]
-  // act, w [experts, 2 ffn, hidden] weight, sorted [tokens top_k, hidden], out [tokens top_k, ffn] act
+  // norm_route, then grouped_swiglu of sorted and w to out, with the same bits. The routing is written. normed and
+  // sorted are scratch, which may stay unwritten. None of x, normed, sorted and out overlap.
+  // Operands: x, normed [tokens, hidden] act, w [experts, 2 ffn, hidden] weight, sorted [tokens top_k, hidden], out
+  // [tokens top_k, ffn] act
   virtual void norm_route_swiglu(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate,
                                  const Tensor& bias, RouterRule rule, const Tensor& w, const Tensor& normed,
                                  const Routing& routing, const Tensor& sorted, const Tensor& out) = 0;
@@ -226,49 +234,50 @@ class Ops {
   // y [tokens top_k, hidden], residual [tokens, hidden] act
   virtual void combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) = 0;
 
-  // combine_experts, then normed = rms_norm(residual): the same bits in one pass.
-  // norm_weight [hidden] weight, normed [tokens, hidden] act or fp8
+  // combine_experts, then normed = rms_norm(residual), with the same bits in one pass.
+  // Operands: norm_weight [hidden] weight, normed [tokens, hidden] act or fp8
   virtual void combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual,
                                     const Tensor& norm_weight, float eps, const Tensor& normed) = 0;
 
-  // grouped_matmul of a and w to y, then combine_experts: the same bits. y is scratch, which may stay unwritten, and
-  // none of a, y and residual overlap. Of the routing it takes weights, rows and expert_offsets.
-  // a [tokens top_k, k] act, w [experts, hidden, k] weight, y [tokens top_k, hidden], residual [tokens, hidden] act
+  // grouped_matmul of a and w to y, then combine_experts, with the same bits. y is scratch, which may stay unwritten.
+  // None of a, y and residual overlap. Of the routing, weights, rows and expert_offsets are read.
+  // Operands: a [tokens top_k, k] act, w [experts, hidden, k] weight, y [tokens top_k, hidden], residual [tokens,
+  // hidden] act
   virtual void matmul_combine_experts(const Tensor& a, const Tensor& w, const Routing& routing, const Tensor& y,
                                       const Tensor& residual) = 0;
 
-  // Of a row from which no token can be drawn, because one of its logits is NaN or +infinity or all are -infinity, the
-  // operators below give NaN for every log-probability, on CPU and GPU alike, and ids below vocab without a meaning.
+  // No token can be drawn from a row if one of its logits is NaN or +infinity, or if all are -infinity. For such a row
+  // the operators below write NaN as every log-probability, on CPU and GPU alike, and meaningless ids below vocab.
 
   // The k largest of log_softmax(logits), ties to the lower id.
   // logits [rows, vocab] fp32; ids [rows, k] int32, log_probs [rows, k] fp32
   virtual void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) = 0;
 
-  // log_softmax(logits) at one given token of each row, and whether that token is the top-1 of its row (1) or not
-  // (0): no logit is larger, and no equal one has a lower id. A NaN makes all log-probabilities of its row NaN, and
-  // counts as -infinity among the logits.
-  // logits [rows, vocab] fp32, targets [rows] int32; log_probs [rows] fp32, is_greedy [rows] int32
+  // log_softmax(logits) at one given token of each row. is_greedy is 1 if that token is the top-1 of its row: no logit
+  // is larger, and no equal logit has a lower id. Otherwise it is 0. A NaN makes all log-probabilities of its row NaN,
+  // and counts as -infinity among the logits.
+  // Operands: logits [rows, vocab] fp32, targets [rows] int32; log_probs [rows] fp32, is_greedy [rows] int32
   virtual void target_log_probs(const Tensor& logits, const Tensor& targets, const Tensor& log_probs,
                                 const Tensor& is_greedy) = 0;
 
-  // Adds the batch's tokens to what the adjustments of their sequences count. At a sequence's first token its counts
-  // begin anew.
-  // ids [tokens] int32; keepers [sequences, 2] int32: the sequence slot, or -1 where nothing is counted, and the number
-  // of tokens of the prompt
+  // Adds the batch's tokens to the counts of their sequences. At its first token, a sequence's counts start again at 0.
+  // Operands: ids [tokens] int32; keepers [sequences, 2] int32: the sequence slot, or -1 if nothing is counted, and the
+  // number of tokens of the prompt
   virtual void count_tokens(const Tensor& ids, const Tensor& keepers, const Batch& batch, const Tensor& counts) = 0;
 
-  // out = the logits as their rows' rules adjust them (kernels/sampling.h); rows whose rules adjust nothing at their
-  // places are left as they are.
-  // logits, out [rows, vocab] fp32; draws, rules: see sample; slots [rows] int32: the row of Adjustments
+  // out = the logits as adjusted by their rows' rules (kernels/sampling.h). Rows of out whose rules adjust nothing at
+  // their places are not written.
+  // Operands: logits, out [rows, vocab] fp32; draws, rules: see sample; slots [rows] int32: the row of Adjustments
   virtual void adjust_logits(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& slots,
                              const Adjustments& adjustments, const Tensor& out) = 0;
 
-  // Draws one token for each row by the row's rule, and gives its log_softmax(logits). A draw depends only on the row's
-  // own rule, logits and `draws`; where its rule adjusts logits, it is from the row of `adjusted`. A log-probability is
-  // NaN exactly where no token can be drawn from the row's logits.
-  // logits, adjusted [rows, vocab] fp32, adjusted may be empty where no rule adjusts; draws [rows, 2] int32: the
-  // sample's number and the token's place in it; rules [rows, kRuleWords] int32: a SamplingRule each, on 8 bytes;
-  // ids [rows] int32, log_probs [rows] fp32
+  // Draws one token for each row by the row's rule, and writes its log_softmax(logits). A draw depends only on the
+  // row's own rule, logits and `draws`; a rule that adjusts logits draws from the row of `adjusted`. A log-probability
+  // is NaN exactly where no token can be drawn from the row's logits. Operands:
+  //   logits, adjusted [rows, vocab] fp32; adjusted may be empty if no rule adjusts
+  //   draws [rows, 2] int32: the sample's number and the token's place in it
+  //   rules [rows, kRuleWords] int32: a SamplingRule each, on 8 bytes
+  //   ids [rows] int32, log_probs [rows] fp32
   virtual void sample(const Tensor& logits, const Tensor& adjusted, const Tensor& draws, const Tensor& rules,
                       const Tensor& ids, const Tensor& log_probs) = 0;
 

@@ -1,17 +1,19 @@
-// The arithmetic of `sample`, in functions that give the same bits on CPU and GPU: integers, and floats by operations
-// that IEEE rounds. Every product that is added to something is an explicit fmaf, so that no compiler contracts others.
+// The arithmetic of `sample`, with the same bits on CPU and GPU: integers, and floats by operations that IEEE 754
+// rounds. Every product in a sum is an explicit fmaf, which leaves compilers nothing to contract.
 //
-// First come the adjustments of a rule that has any, in this order: biases are added, then repetition_penalty divides
-// logits of tokens that stand in prompt or text (or multiplies negative ones), then OpenAI's penalties are subtracted,
-// then the banned tokens become impossible. Of the adjusted logits, then:
-// Greedy (temperature 0): the token with the largest sampling_key, ties to the lower id. Else, in the order of
-// descending sampling_key and ascending id:
-//   top_k  keeps the first k (all where k is 0 or at least vocab);
-//   top_p  of these, with masses m, keeps each token before which the masses add up to less than nucleus_mass(top_p, Σ
-//          m);
+// A rule's adjustments of the logits come first, in this order:
+// - biases are added;
+// - repetition_penalty divides the logits of tokens in prompt or text (it multiplies negative ones);
+// - OpenAI's penalties are subtracted;
+// - banned tokens become impossible.
+//
+// Then a token is drawn from the adjusted logits. Greedy (temperature 0): the token with the largest sampling_key, ties
+// to the lower id. Otherwise, in the order of descending sampling_key and ascending id:
+//   top_k  keeps the first k tokens (all if k is 0 or at least vocab);
+//   top_p  of these, with masses m, keeps each token before which the masses sum to less than nucleus_mass(top_p, Σ m);
 //   min_p  of these keeps each token whose mass is at least least_mass(min_p);
 //   then the token is drawn at which the sum of the kept masses, in the order of ids, first exceeds
-//   draw_below(seed, draws, Σ of the kept masses).
+//   draw_below(Σ of the kept masses, seed, draws).
 #pragma once
 
 #include <cmath>
@@ -22,18 +24,18 @@
 
 namespace lfm2 {
 
-// How a token is drawn from logits: from softmax(logits / temperature), restricted to the top_k largest (0: all), of
-// these to the fewest largest that together hold at least top_p, and of these to those that are at least min_p times as
-// likely as the most probable token; ties go to the lower id. Temperature 0 takes the largest. Rules are data: each row
-// of a batch has its own.
+// How a token is drawn from logits. Rules are data: each row of a batch has its own. The distribution is softmax(logits
+// / temperature), restricted to the top_k largest (0: all), of these to the fewest largest that together hold at least
+// top_p, and of these to tokens at least min_p times as likely as the most probable one. Ties go to the lower id.
+// Temperature 0 is greedy.
 struct SamplingRule {
   float temperature = 0;  // at least 0
   int64_t top_k = 0;      // at least 0
   float top_p = 1;
   uint64_t seed = 0;
   float min_p = 0;  // from 0 to 1
-  // Adjustments of the logits before that. The first penalty is for tokens of the prompt and of the text after it, the
-  // others are for tokens of the text: once, and for each time that the token stands there.
+  // Adjustments of the logits before the draw. repetition_penalty applies to tokens of prompt and text, the other two
+  // only to tokens of the text: presence_penalty once, frequency_penalty for each occurrence.
   float repetition_penalty = 1;  // above 0
   float presence_penalty = 0, frequency_penalty = 0;
   int32_t biases = 0;  // the number of tokens that have a bias: see LogitEdit
@@ -44,7 +46,7 @@ struct SamplingRule {
   LFM2_HOST_DEVICE bool counts() const {
     return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;
   }
-  // Whether the draw at this place of the text is from adjusted logits.
+  // Whether the draw at this place of the text uses adjusted logits.
   LFM2_HOST_DEVICE bool adjusts(int32_t place) const {
     return counts() || biases > 0 || (banned > 0 && place < min_tokens);
   }
@@ -52,18 +54,20 @@ struct SamplingRule {
 };
 constexpr int64_t kRuleWords = sizeof(SamplingRule) / sizeof(int32_t);
 
-// What is done to the logit of one token. A sequence has a list of them: first its biases, then its banned tokens.
+// A change of one token's logit. A sequence has a list of them: first its biases, then its banned tokens.
 struct LogitEdit {
   int32_t token = 0;
-  float bias = 0;  // of a banned token: without meaning
+  float bias = 0;  // unused for a banned token
   bool operator==(const LogitEdit&) const = default;
 };
 constexpr int64_t kEditWords = sizeof(LogitEdit) / sizeof(int32_t);
 
-// How often a token stands in a sequence: in the prompt at all, and how many times in the text after it.
+// The units of a token's count in a sequence: kInPrompt once if the prompt contains the token, kInText for each
+// occurrence in the text after the prompt.
 constexpr int32_t kInPrompt = 1, kInText = 2;
 
-// A logit, its bias added, after the penalties of the rule; `count` is a sum of kInText, and of kInPrompt or not.
+// A logit, to which its bias was added, after the rule's penalties. `count` is the token's sum of kInPrompt and
+// kInText.
 LFM2_HOST_DEVICE inline float penalized(float logit, int32_t count, const SamplingRule& rule) {
   if (count == 0) return logit;
   const float x = logit < 0.0f ? logit * rule.repetition_penalty : logit / rule.repetition_penalty;
@@ -120,7 +124,7 @@ LFM2_HOST_DEVICE inline uint64_t mass_of(float logit, float largest, float coldn
   return shift >= 0 ? static_cast<uint64_t>(digits) << shift : digits >> -shift;
 }
 
-// The smallest mass that holds the share top_p of `total`; at least 1.
+// The smallest mass that is at least the share top_p of `total`; at least 1.
 LFM2_HOST_DEVICE inline uint64_t nucleus_mass(float top_p, uint64_t total) {
   if (top_p >= 1.0f) return total;
   const double mass = ceil(static_cast<double>(top_p) * static_cast<double>(total));
@@ -158,8 +162,7 @@ LFM2_HOST_DEVICE inline uint64_t multiply_high(uint64_t a, uint64_t b) {
   return a1 * b1 + (mid >> 32) + (other >> 32);
 }
 
-// A number below `total`, which says where in the kept masses the draw falls. rng_stream and place are the row's
-// `draws`.
+// A number below `total`: where in the kept masses the draw falls. rng_stream and place are the row's `draws`.
 LFM2_HOST_DEVICE inline uint64_t draw_below(uint64_t total, uint64_t seed, int32_t rng_stream, int32_t place) {
   const Philox random = philox({{static_cast<uint32_t>(rng_stream), static_cast<uint32_t>(place), 0, 0}},
                                static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));

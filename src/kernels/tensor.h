@@ -12,14 +12,17 @@
 
 namespace lfm2 {
 
-// The factors of an fp8 tensor, [rows, k] or [matrices, rows, k]: an element stands for its value times the factor of
-// its row and column. Of a matrix `data` is [groups, stride]: `rows` rows that follow each other share factors, and
-// each `group` elements of k have one, the last one the rest.
+// The factors of an fp8 tensor, [rows, k] or [matrices, rows, k]: an element's value is multiplied by the factor of its
+// row and column. For each matrix, `data` is [groups, stride]: a factor holds for `rows` consecutive rows and `group`
+// consecutive elements of k; the last group may be shorter.
+//                k: group 0     group 1     the rest
+//   rows 0 ...      data[0][0]  data[1][0]  data[2][0]
+//   `rows` ...      data[0][1]  data[1][1]  data[2][1]
 struct Scales {
   float* data = nullptr;
   int64_t rows = 1;
   int64_t group = 0;   // 0: all of k
-  int64_t stride = 0;  // from a group to the next: the matrix's rows / rows
+  int64_t stride = 0;  // from a group to the next: at least the matrix's rows / rows
   int64_t groups(int64_t k) const { return group == 0 ? 1 : (k + group - 1) / group; }
 };
 
@@ -29,7 +32,7 @@ struct Tensor {
   std::byte* data = nullptr;
   DType dtype = DType::kF32;
   int rank = 0;
-  bool tiled = false;  // the rows lie in tiles (Backend::prepacked), which products and embed() know alone
+  bool tiled = false;  // rows lie in tiles (Backend::prepacked), which only products and embed() read
   std::array<int64_t, kMaxRank> dims{};
   Scales scales{};  // of fp8
 
@@ -53,7 +56,7 @@ struct Tensor {
   int64_t row_numel() const { return rank == 0 ? 1 : (dim(0) == 0 ? 0 : numel() / dim(0)); }
 
   int64_t k() const { return rank == 0 ? 1 : dim(rank - 1); }  // the elements of a row of a matrix
-  // The place in scales.data of the factor of the element with this number.
+  // The index in scales.data of the factor of this element.
   int64_t scale_of(int64_t element) const {
     const int64_t row = element / k(), matrix = rank < 3 ? 0 : row / dim(1);
     const int64_t in_matrix = row - matrix * dim(1), in_group = scales.group == 0 ? 0 : element % k() / scales.group;
@@ -94,7 +97,7 @@ struct Tensor {
   }
 };
 
-// The memory of rows x [rows, k] of 16 or 32 bits, as fp8 rows with scales of `group` elements each.
+// Reuses the memory of x [rows, k], of 16 or 32 bits, for fp8 rows with scales of `group` elements each.
 inline Tensor as_fp8_rows(const Tensor& x, int64_t group) {
   Tensor rows(x.data, DType::kF8, {x.dim(0), x.dim(1)});
   rows.scales = {.group = group, .stride = x.dim(0)};
@@ -106,7 +109,7 @@ inline Tensor as_fp8_rows(const Tensor& x, int64_t group) {
 }
 
 inline bool is_float(const Tensor& x) { return x.dtype != DType::kI32 && x.dtype != DType::kF8; }
-// Whether matrix products take these two operands: floats of any types, or fp8 with scales.
+// Whether matrix products accept these two operands: floats of any types, or fp8 with scales.
 inline bool are_operands(const Tensor& a, const Tensor& w) {
   if (a.dtype != DType::kF8 || w.dtype != DType::kF8) return is_float(a) && is_float(w);
   return a.scales.data != nullptr && w.scales.data != nullptr && a.scales.rows == 1 && a.scales.group == w.scales.group;

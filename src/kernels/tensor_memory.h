@@ -1,4 +1,4 @@
-// Tensors of a backend that live as long as their owner, with a count of their bytes.
+// Tensors of a backend that live as long as their owner, and the sum of their bytes.
 #pragma once
 
 #include <vector>

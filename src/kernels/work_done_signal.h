@@ -1,4 +1,4 @@
-// Wakes a thread that waits for a device when work has ended, on devices that can tell. The CPU's streams do, since a
+// Wakes a thread that waits for a device's work to end, on devices that can signal it. The CPU's streams do, because a
 // wait that polls would take time from the computing threads.
 #pragma once
 
@@ -20,7 +20,7 @@ class WorkDoneSignal {
     ++count_;
     changed_.notify_all();
   }
-  // Returns when note() was called since count() gave `seen`, or after `most`.
+  // Returns when note() was called since count() returned `seen`, or after `most`.
   void wait(uint64_t seen, std::chrono::duration<double> most) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, most, [&] { return count_ != seen; });

@@ -1,6 +1,5 @@
-// Brings weights and indices to the GPU. It has pieces of pinned host memory, copies them on a stream of its own while
-// the next piece is filled, and converts on the GPU where the types differ. Each reader thread has one loader, which
-// CudaBackend makes.
+// Brings weights and indices to the GPU: copies pieces of pinned host memory on its own stream while the next piece is
+// filled, and converts on the GPU if the types differ. Each reader thread has one loader, made by CudaBackend.
 #pragma once
 
 #include <array>
@@ -13,8 +12,7 @@ namespace lfm2 {
 
 class CudaLoader final : public Loader {
  public:
-  // Allocates two pieces on the host with `backend`. Device memory for conversions is allocated when the first one
-  // comes.
+  // Allocates two pieces on the host with `backend`. The first conversion allocates its device memory.
   explicit CudaLoader(Backend& backend);
   ~CudaLoader() override;
 

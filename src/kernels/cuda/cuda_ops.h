@@ -20,7 +20,7 @@ struct CudaWorkspaces {
   Buffer decode_partials;  // kDecodePartialFloats floats
   Buffer decode_counters;  // kDecodeCounters int32, which are 0 between launches
   Buffer attention_unit;   // an int32, which is 0 between launches
-  Buffer lt;               // LtMatmul::kWorkspaceBytes; Products takes it over
+  Buffer lt;               // LtMatmul::kWorkspaceBytes, moved into Products
 };
 
 class CudaOps final : public Ops {
@@ -99,7 +99,7 @@ class CudaOps final : public Ops {
               const Tensor& log_probs) override;
 
  private:
-  // attention, and cached_attention of the tokens that are no singles.
+  // attention, and cached_attention for the sequences that are not singles.
   void attend(const AttentionArgs& args, DType act, int64_t max_length);
   const RopeFrequencies& frequencies(float theta, int64_t head_dim);
 

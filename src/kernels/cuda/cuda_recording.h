@@ -1,4 +1,4 @@
-// A CUDA graph behind the Recording interface.
+// A CUDA graph that implements the Recording interface.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,5 +1,5 @@
-// A CUDA stream and its events behind the Stream and Event interfaces. CudaBackend computes on one; channels make
-// others and reach the native handles.
+// A CUDA stream and its events, which implement Stream and Event. CudaBackend computes on one of them; channels make
+// others and use the native handles.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -28,7 +28,7 @@ class CudaEvent final : public Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// A CUDA event that also takes the time, so that the time between two of them can be read.
+// A CUDA event that records the time, so that the time between two of them can be read.
 class CudaTimingEvent {
  public:
   CudaTimingEvent();
@@ -44,30 +44,30 @@ class CudaTimingEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-// Places a GPU's events on the host's steady clock. CUDA gives the time between two events as a float of milliseconds,
-// which is coarse after minutes, and its clock drifts from the host's by 10 us in a second. So times are counted from
-// an anchor, an event that follow() replaces by a newer one from time to time: while the stream has work, by one that
-// says no more of the host's clock than that it went by in between; when the stream is empty, as at the begin of each
-// job behind the time of loading, by one that it waits for.
+// Places a GPU's events on the host's steady clock. CUDA returns the time between two events as a float of
+// milliseconds, which is coarse after minutes, and the GPU's clock drifts from the host's by 10 us in a second. So
+// times are counted from an anchor event, which follow() replaces from time to time. On an empty stream, as when a job
+// starts after loading, follow() waits for the new anchor and so compares both clocks. While the stream has work, the
+// new anchor is only known to lie between two times of the host.
 class CudaClock {
  public:
-  explicit CudaClock(cudaStream_t stream);  // waits for the stream, some times
+  explicit CudaClock(cudaStream_t stream);  // waits for the stream several times
   // Call it before the events of a piece of work are recorded, and not between seconds_of() of its two.
   void follow();
   double seconds_of(const CudaTimingEvent& event) const;  // `event` must be done
 
  private:
-  void look();  // makes an anchor, and waits for it some times; for an empty stream
+  void look();  // makes an anchor and waits for it several times; for an empty stream
 
   cudaStream_t stream_;
   std::array<CudaTimingEvent, 2> anchors_;
   size_t anchor_ = 0;
   double anchor_seconds_ = 0;
-  std::optional<double> next_earliest_;  // of the newer anchor, once it is recorded
+  std::optional<double> next_earliest_;  // when the newer anchor was recorded; none until then
 };
 
-// submit() runs the work at once, on the calling thread, and the work enqueues kernels. The caller gets what the work
-// throws; check(), or the next call that notices it, throws a failure on the GPU. Only one thread may use a stream.
+// submit() runs the work at once, on the calling thread, and the work enqueues kernels. What the work throws reaches
+// the caller. check(), or the next call that notices it, throws a failure on the GPU. Only one thread may use a stream.
 class CudaStream final : public Stream {
  public:
   explicit CudaStream(int priority = 0);  // lower numbers go first; clamped to what the device has

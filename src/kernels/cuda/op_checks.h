@@ -21,7 +21,8 @@ inline void check_norm(const Tensor& x, const Tensor& weight, const Tensor& out)
          "rms_norm: shapes");
 }
 
-// A product's norm where a kernel has it in front of the product, which is one of few rows and of this type.
+// The norm's arguments if a fused kernel can compute it before this product: one of few rows, with a norm weight of
+// this type.
 inline std::optional<FrontNormArgs> front_norm_args(const GemmArgs& product, DType act, const Tensor& norm_weight,
                                                     float eps) {
   if (product.m > kMaxFrontNormedRows || product.k > kMaxFrontNormedK || norm_weight.dtype != act ||

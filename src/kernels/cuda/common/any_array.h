@@ -11,8 +11,8 @@ struct AnyArray {
   DType dtype = DType::kF32;
 };
 
-// Rows that a kernel rounds to fp8, as Ops::quantize does (kernels/ops.h), or none.
 inline constexpr int kScaledGroup = 128;  // elements that share a scale where a row has several
+// Rows that a kernel rounds to fp8, as Ops::quantize does (kernels/ops.h), or none.
 struct RoundedRows {
   uint8_t* elements = nullptr;  // [rows, n] fp8
   float* scales = nullptr;      // [groups, stride]

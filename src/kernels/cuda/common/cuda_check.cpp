@@ -1,4 +1,4 @@
-// Puts the texts of CUDA errors together, and throws them.
+// Composes the messages of CUDA errors, and throws them.
 #include "kernels/cuda/common/cuda_check.h"
 
 #include <fmt/format.h>
@@ -9,8 +9,7 @@ namespace lfm2 {
 
 namespace {
 
-// Whether the context is lost after this error: then something that ran on the GPU failed, not the call that reports
-// it.
+// Whether the context is lost after this error. Then work on the GPU failed, not the call that reports it.
 bool is_fault(cudaError_t error) {
   return error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure || error == cudaErrorLaunchTimeout ||
          error == cudaErrorAssert || error == cudaErrorHardwareStackError || error == cudaErrorIllegalInstruction ||

@@ -12,7 +12,7 @@ namespace lfm2 {
 [[noreturn]] void throw_cuda_error(cudaError_t error, const char* call, const char* file, int line);
 [[noreturn]] void throw_cublas_error(cublasStatus_t status, const char* call, const char* file, int line);
 
-// To be called after a launch. Throws where CUDA refused it, for example because it asks for too much shared memory or
+// Call this after a launch. Throws if CUDA refused it, for example because it asks for too much shared memory or
 // because there is no code for this GPU.
 void check_launch(const char* kernel);
 

@@ -1,23 +1,24 @@
-// Programmatic dependent launch (PDL), for kernels so short that starting them takes much of their time: on sm_90 such
-// a kernel may start while those before it in the stream still run. Rules keep that correct:
-// - A kernel calls pdl_trigger() first of all, but for those below. So the kernels of several launches are there at
-//   the same time, as far as they find room, and fetch their weights while the ones before them compute.
-// - Every thread calls pdl_wait() before it touches memory that another kernel writes, and before it writes
-//   any; none returns without it. So the end of the previous kernel, which the wait waits for, is that of all before.
-// - Before the wait a kernel reads only what no kernel writes: weights, and what comes from the host, like positions.
-//   Where copy_words brings that, it never lets the next kernel start before it has ended, with a __threadfence().
-// - A few kernels call pdl_trigger() after their own wait: gather_rows (but not as embed), scatter_rows, products
-//   of groups whose offsets are new, and skinny products as Share::triggers_late says. The kernels after such a
-//   one may also read, before they wait, what was written before it (Visible::kBeforeWait).
-// - norm_route_swiglu calls pdl_trigger() after the routing, with one warp of each block: that of the first block
-//   has written it then, with a __threadfence() in between. So it is in L2 before a block of the next kernel starts,
-//   and that kernel, and those after it, may also read it before they wait. PTX promises less, that all is visible
-//   after the wait; kShownRouting is the switch.
-// - A kernel whose blocks wait for one another through global memory (norm_route) does so after its own wait, with no
-//   more blocks than the GPU has room for at once, beside kernels of other streams that wait for something themselves.
-//   So its blocks all start: kernels before it end without it, and those after it start when all of its have started.
-//   Processes that share a GPU take turns; under MPS, where they do not, two such kernels could wait forever.
-// - An ordinary launch among them waits for everything before it.
+// Programmatic dependent launch (PDL): on sm_90 a kernel may start while earlier kernels of its stream still run. It is
+// for kernels so short that starting them takes much of their time. These rules keep it correct:
+// - A kernel calls pdl_trigger() first, except for those below. So the kernels of several launches are resident at the
+//   same time, if they find room, and load their weights while earlier kernels compute.
+// - Every thread calls pdl_wait() before it touches memory that another kernel writes, and before it writes any. No
+//   thread returns without it. So the end of the previous kernel, for which pdl_wait() waits, is the end of all earlier
+//   kernels.
+// - Before the wait a kernel reads only what no kernel writes: weights, and what the host wrote, like positions. If
+//   copy_words brings the latter, the next kernel starts only after copy_words has ended, with a __threadfence().
+// - A few kernels call pdl_trigger() after their own wait: gather_rows (but not as embed), scatter_rows, grouped
+//   products whose offsets are new, and skinny products with Share::triggers_late. Kernels after such a kernel may
+//   read, before their own wait, what was written before it (Visible::kBeforeWait).
+// - norm_route_swiglu calls pdl_trigger() after the routing, in one warp of each CTA. By then that warp of the first
+//   CTA has written the routing, followed by a __threadfence(). So the routing is in L2 before a CTA of the next kernel
+//   starts, and later kernels may read it before they wait. PTX promises less: that all is visible after the wait.
+//   kShownRouting is the switch.
+// - A kernel whose CTAs wait for each other through global memory (norm_route) does so after its own wait. It has no
+//   more CTAs than the GPU has room for at once, beside kernels of other streams that wait themselves. So all its CTAs
+//   start: earlier kernels end without it, and later kernels start only after all its CTAs have started. Processes that
+//   share a GPU take turns; under MPS they do not, and two such kernels could wait forever.
+// - An ordinary launch waits for all earlier work of the stream.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -57,9 +58,8 @@ inline int device_attribute(cudaDeviceAttr attribute) {
   CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, device));
   return value;
 }
-// Whether this file's kernels run as code that was compiled for this GPU's generation, sm_90 or later. PTX of an
-// earlier generation, sm_80 or sm_90, has none of it. Static, because files may be compiled for different
-// architectures.
+// Whether this file has code for this GPU's generation, sm_90 or later, and so clusters and PDL. PTX of an earlier
+// generation, sm_80 or sm_90, has neither. Static, because files may be compiled for different architectures.
 static inline bool has_clusters() {
   constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};
   const int major = device_attribute(cudaDevAttrComputeCapabilityMajor);

@@ -1,5 +1,5 @@
-// Octets, which are eight consecutive elements as fp32 and the unit in which row kernels load and store; and small
-// functions that every kernel file needs.
+// Octets: eight consecutive elements as fp32, the unit in which row kernels load and store. Also small functions that
+// every kernel file needs.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,7 +13,7 @@
 namespace lfm2 {
 
 inline int64_t ceil_divide(int64_t x, int64_t y) { return (x + y - 1) / y; }
-// The number of threads of a block that walks along a row of `items`. It follows from the row's length alone.
+// The number of threads of a CTA that processes a row of `items`. It depends on the row's length alone.
 inline unsigned row_threads(int64_t items) {
   return static_cast<unsigned>(items >= 256 ? 256 : items <= 32 ? 32 : (items + 31) / 32 * 32);
 }
@@ -29,8 +29,8 @@ __device__ inline float power_of_two(float x) {
 // silu(gate) · up, with the same operations as on the CPU.
 __device__ inline float swiglu(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
 
-// Checks a condition that only a bug can break. Where it does not hold, the kernel stops, and the host's next call
-// reports a GPU fault.
+// Checks a condition that only a bug can break. If it is false, the kernel stops, and the host's next call reports a
+// GPU fault.
 __device__ inline void device_expect(bool condition) {
   if (!condition) __trap();
 }
@@ -40,8 +40,8 @@ struct Octet {
   float v[kOctet];
 };
 
-// Loads eight elements from p, or the first `count` of them and zeros. `vector` says that p is on 16 bytes and that all
-// eight are there.
+// Loads eight elements from p, or the first `count` of them and zeros. `vector`: p is on 16 bytes and all eight
+// elements exist.
 template <class T>
 __device__ inline Octet load_octet(const T* p, int64_t count, bool vector) {
   Octet octet;
@@ -106,14 +106,14 @@ __device__ inline float load_one(AnyArray array, int64_t index) {
 
 constexpr unsigned kAllLanes = 0xffffffffu;  // of a warp
 
-// The sum of x over the warp, added in an order that the lanes' numbers decide. Every lane gets it.
+// The sum of x over the warp, in an order that depends on the lanes' numbers alone. Every lane gets it.
 __device__ inline float warp_sum(float x) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
   return x;
 }
 
-// The sum of x over this lane and those before it.
+// The inclusive prefix sum: of x over this lane and those before it.
 template <class X>
 __device__ inline X upto(X x) {
   const int lane = threadIdx.x % 32;

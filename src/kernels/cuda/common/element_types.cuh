@@ -1,5 +1,5 @@
-// The element types of kernels: the choice of one at run time, and conversions. For the model's kernels and for those
-// of operators/.
+// The element types of kernels: the choice of a type at run time, and conversions. For the model's kernels and those of
+// operators/.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -26,7 +26,7 @@ auto with_device_type(DType dtype, F&& f) {
   }
   return f(float{});
 }
-// The same for kernels on tensor cores, which take bf16 and fp16 only.
+// The same for kernels on tensor cores, which support only bf16 and fp16.
 template <class F>
 auto with_16_bit_type(DType dtype, F&& f) {
   return dtype == DType::kBf16 ? f(__nv_bfloat16{}) : f(__half{});

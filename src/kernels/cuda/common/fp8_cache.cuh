@@ -14,7 +14,7 @@ namespace lfm2 {
 template <class T>
 constexpr int kMaxScaleExponent = max_scale_exponent(std::is_same_v<T, __half> ? DType::kF16 : DType::kF32);
 
-// The larger one of `largest` and the magnitude of x, if that is finite.
+// The larger of `largest` and the magnitude of x, if that is finite.
 __device__ inline float larger_magnitude(float largest, float x) {
   return fabsf(x) <= FLT_MAX ? fmaxf(largest, fabsf(x)) : largest;
 }
@@ -24,7 +24,7 @@ __device__ inline float larger_magnitude(float largest, const Octet& x) {
   return largest;
 }
 
-// Elements x over their scale as E4M3. What is not finite becomes NaN.
+// Elements x over their scale as E4M3. Infinities and NaN become NaN.
 __device__ inline float for_fp8(float x, float inverse_scale) {
   return fabsf(x) <= FLT_MAX ? x * inverse_scale : __int_as_float(0x7fffffff);
 }

@@ -1,5 +1,5 @@
-// How kernels round rows to fp8 with scales of their own, as Ops::quantize defines it. A maximum is exact, so the order
-// in which it is found is free, and all kernels give a row the same bits.
+// How kernels round rows to fp8 with their own scales, as Ops::quantize defines it. A maximum is exact, so the order in
+// which it is found is free, and all kernels compute the same bits for a row.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -8,16 +8,16 @@
 
 namespace lfm2 {
 
-constexpr int kGroupLanes = kScaledGroup / kOctet;  // neighbouring lanes with an octet each hold a group
+constexpr int kGroupLanes = kScaledGroup / kOctet;  // adjacent lanes with an octet each hold a group
 
 __device__ inline float largest_magnitude(const Octet& x) {
   float largest = 0;
 #pragma unroll
-  for (int i = 0; i < kOctet; ++i) largest = fmaxf(largest, fabsf(x.v[i]));  // of those that are numbers
+  for (int i = 0; i < kOctet; ++i) largest = fmaxf(largest, fabsf(x.v[i]));  // NaNs are ignored
   return largest;
 }
 
-// The maximum over groups of neighbouring lanes.
+// The maximum over each `lanes` adjacent lanes.
 template <int lanes>
 __device__ inline float max_over(float x) {
 #pragma unroll
@@ -30,8 +30,8 @@ class Fp8Scale {
   __device__ explicit Fp8Scale(float largest) {
     const float scale = largest / 448;
     scale_ = scale == 0 ? 1 : scale;
-    // A power of two takes the quotients' remainders away from the ends of fp32's range. By an infinite scale, which is
-    // that of rows with infinities, numbers are 0 and infinities NaN.
+    // A power of two keeps the quotients' remainders away from the ends of fp32's range. Rows with infinities have an
+    // infinite scale: it makes numbers 0 and infinities NaN.
     power_ = scale_ < 0x1p-60f ? 0x1p60f : scale_ > 0x1p60f ? 0x1p-60f : 1;
     divisor_ = isinf(scale_) ? 1 : scale_ * power_;
     inverse_ = isinf(scale_) ? 0 : 1 / divisor_;
@@ -47,8 +47,8 @@ class Fp8Scale {
   }
 
  private:
-  // x / scale_, rounded as the division is: from a quotient that is off by less than one unit in its last place, the
-  // remainder leads to the nearest one (Markstein, IA-64 and Elementary Functions, theorem 8.5).
+  // x / scale_, rounded as a division rounds it. For a quotient that is off by less than one unit in the last place,
+  // the remainder leads to the nearest float (Markstein, IA-64 and Elementary Functions, theorem 8.5).
   __device__ float divided(float x) const {
     x *= power_;
     float quotient = x * inverse_;

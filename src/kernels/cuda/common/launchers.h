@@ -4,10 +4,11 @@
 
 namespace lfm2 {
 
-// Every launcher that writes a routing returns when the kernels after the launch may read the routing. kAfterWait:
-// after their pdl_wait() (dependent_launch.cuh). kBeforeWait: at once, by __ldcg, as a line of L1 may be
-// older. The caller passes it on to the kernels that read the routing. The grouped products write none, but all of them
-// begin the next kernel only after their own wait, so Products::multiply_groups says kBeforeWait for them.
+// When later kernels may read a routing. Every launcher that writes a routing returns this, and the caller passes it to
+// the kernels that read the routing. kAfterWait: after their pdl_wait() (dependent_launch.cuh). kBeforeWait: at once,
+// by __ldcg, because a line of L1 may be older. Grouped products write no routing. If the offsets are not visible
+// before its wait, such a product triggers the next kernel only after it, so Products::multiply_groups sets
+// kBeforeWait.
 enum class [[nodiscard]] Visible : bool{kAfterWait, kBeforeWait};
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// Makes tensor maps with the driver's function. It is looked up at run time, so that nothing links against libcuda.
+// Makes tensor maps with the driver's function, which is looked up at run time so that nothing links against libcuda.
 #include "kernels/cuda/common/tensor_map.h"
 
 #include <cudaTypedefs.h>

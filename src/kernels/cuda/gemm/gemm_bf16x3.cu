@@ -3,10 +3,9 @@
 //
 // An fp32 value is exactly the sum of three bf16 planes (8 + 8 + 8 significant bits), so three bf16 products with an
 // exact bf16 weight are the exact products. Tensor cores truncate as they add. Therefore every 64 elements of k are
-// summed on their own, all products of the smallest plane first, and added to the running sum with rounding to nearest.
-// Against fp64 the error is a quarter of plain fp32's (docs/performance.md). The order of the sum depends on k alone,
-// so the bits of a row do not depend on the rows beside it. Sums that planes may have got wrong are computed again
-// (gemm_bf16x3.cuh).
+// summed separately, all products of the smallest plane first, and added to the running sum with rounding to nearest.
+// Against fp64 the error is below plain fp32's (docs/rounding.md). The order of the sum depends on k alone, so the bits
+// of a row do not depend on the rows beside it. Sums that planes may have got wrong are recomputed (gemm_bf16x3.cuh).
 #include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/gemm/gemm_bf16x3.cuh"
 #include "kernels/cuda/gemm/gemm_tile.cuh"
@@ -79,8 +78,8 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_bf16x3_kernel(GemmArgs args,
   part.load(a, place.first_row, place.end_row, args.k, 0);
   part.store(a_buffer(0));
   for (int64_t block = 0; block < blocks; ++block) {
-    wait_copies<1>();  // until this block's w has come
-    __syncthreads();   // until it has for every thread, with its a; also, every warp has left the last tile buffers
+    wait_copies<1>();  // until this k-block's w has arrived
+    __syncthreads();   // until it has for all threads, and a, too; every warp has read the last tile buffers
     start_w(block + 2);
     part.load(a, place.first_row, place.end_row, args.k, (block + 1) * kDepth);
     if (busy)
@@ -129,7 +128,7 @@ __device__ void APart::store(char* buffer) const {
   }
 }
 
-// sums += the products over one tile buffer, which are first summed on their own.
+// sums += the products over one tile buffer, which are summed separately first.
 __device__ void multiply_buffer(uint32_t a_rows, uint32_t w_rows, float (&sums)[kWarpRows / 16][kWarpColumns / 8][4]) {
   constexpr int kSixteenRows = 16 * kRowChunks * 16;  // in bytes
   const int lane = threadIdx.x % 32, swizzle = lane & 7;

@@ -1,4 +1,4 @@
-// Splits fp32 values into sums of three bf16 planes, and computes again the sums that planes cannot give. Shared by the
+// Splits fp32 values into sums of three bf16 planes, and recomputes the sums for which planes may fail. Shared by the
 // two kernels that multiply planes.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace lfm2::bf16x3 {
 
 constexpr int kPlanes = 3;
 
-// The planes of two values, packed as one pair for each plane. Values are cut off and not rounded, so that nothing
+// The planes of two values, packed as one pair for each plane. Values are truncated instead of rounded, so that nothing
 // overflows and the third plane is exact. An infinity leaves NaN in the other planes, and bf16 ends at 2^-133;
 // redo_doubtful corrects the sums of both.
 __device__ inline void split(float even, float odd, uint32_t& first, uint32_t& second, uint32_t& third) {
@@ -24,7 +24,7 @@ __device__ inline void split(float even, float odd, uint32_t& first, uint32_t& s
   third = pack(even - cut(even), odd - cut(odd));
 }
 
-// Loads four consecutive elements as fp32. Their bits are added to `bits` by "or".
+// Loads four consecutive elements as fp32, and ORs their bits into `bits`.
 __device__ inline float4 load_four(const float* p, uint32_t& bits) {
   const float4 x = *reinterpret_cast<const float4*>(p);
   bits |= __float_as_uint(x.x) | __float_as_uint(x.y) | __float_as_uint(x.z) | __float_as_uint(x.w);
@@ -37,9 +37,9 @@ __device__ inline float4 load_four(const __nv_bfloat16* p, uint32_t& bits) {
           __uint_as_float(x.y & 0xffff0000u)};
 }
 
-// A warp computes one row's sums over k, a multiple of 4, for every second one of eight columns, from `column` on, in
-// fp64, where products are exact. Rows of w behind `last` are not read. The order depends on k alone. a_bits and w_bits
-// get the "or" of all bits that the lanes have read.
+// A warp computes four sums of one row over k, a multiple of 4: those of every second column from `column` on. It
+// computes in fp64, where products are exact, in an order that depends on k alone. Rows of w beyond `last` are not
+// read. a_bits and w_bits become the OR of all bits that the lanes have read.
 template <class W>
 __device__ float4 sum_in_double(int lane, const float* a, const W* w, int64_t k, int column, int last, uint32_t& a_bits,
                                 uint32_t& w_bits) {
@@ -69,14 +69,18 @@ __device__ float4 sum_in_double(int lane, const float* a, const W* w, int64_t k,
 }
 
 // Whether planes may have given a wrong sum. Infinite and NaN sums are doubtful, because infinite values have no
-// planes. So are sums below kSmall, also zero: of values below 2^-110 the planes lack bits, 2^-133 at most, and tensor
-// cores cut off what is below 2^-149. In larger sums that does not matter, unless there are values above 2^60 as well.
+// planes. Sums below kSmall, also zero, are doubtful for two reasons: the planes of values below 2^-110 lack bits,
+// 2^-133 at most, and tensor cores truncate below 2^-149. In larger sums that does not matter, unless there are values
+// above 2^60 as well.
 constexpr float kSmall = 0x1p-40f;
 __device__ inline bool doubtful(float sum) { return !(fabsf(sum) >= kSmall && isfinite(sum)); }
 
-// Where a thread's sums belong: to pieces of 16 rows by 8 columns as mma.sync leaves them, `column_pieces` side by
-// side. Of each piece the thread has two neighbouring columns, the first piece's from `column` on, in two rows, the
-// first piece's `row` and `row` + 8.
+// Where a thread's sums belong: in pieces of 16 rows by 8 columns as mma.sync leaves them, `column_pieces` side by
+// side. In the first piece:
+//                columns `column` + {0, 1}
+//   `row`        sums[0]  sums[1]
+//   `row` + 8    sums[2]  sums[3]
+// The next piece is 8 columns further; after the last piece of a row of pieces, it is 16 rows further.
 template <int column_pieces>
 struct SumPlaces {
   static constexpr int kPieceRow = 4 * column_pieces;
@@ -92,8 +96,8 @@ struct SumPlaces {
   }
 };
 
-// Whether any of the warp's sums is doubtful, in few instructions. It may also be true where the only doubtful sum is
-// one outside the columns, or one in the rows beyond a thread's first sixteen.
+// Whether any of the warp's sums is doubtful, in few instructions. The result may also be true if the only doubtful
+// sums lie outside the columns, or in rows beyond a thread's first sixteen.
 template <int column_pieces, int size>
 __device__ bool any_doubtful(const SumPlaces<column_pieces>& places, const float (&sums)[size]) {
   constexpr int kChains = 4;  // two for each row
@@ -113,13 +117,13 @@ __device__ bool any_doubtful(const SumPlaces<column_pieces>& places, const float
   return __any_sync(0xffffffffu, any);
 }
 
-// Computes doubtful sums again from the operands: small ones in fp64, the others as a chain of fp32 multiply-adds. Each
-// is computed by itself, so that a row's bits do not depend on its neighbours. All lanes of the warp must call this.
+// Recomputes doubtful sums from the operands: small ones in fp64, the others as a chain of fp32 multiply-adds. Each is
+// computed separately, so that a row's bits do not depend on its neighbours. All lanes of the warp must call this.
 template <class W, int column_pieces, int size>
 __device__ __noinline__ void redo_each(const GemmArgs& args, int64_t group, const SumPlaces<column_pieces> places,
                                        float* sums) {
   static_assert(size <= 64);
-  uint64_t left = 0;  // a bit for each sum that is to be computed
+  uint64_t left = 0;  // a bit for each sum to compute
 #pragma unroll 1
   for (int i = 0; i < size; ++i)
     if (doubtful(sums[i]) && places.row_of(i) < places.end_row && places.column_of(i) < args.n)
@@ -143,7 +147,7 @@ __device__ __noinline__ void redo_each(const GemmArgs& args, int64_t group, cons
       for (int64_t k = 0; k < args.k && !isnan(sum); ++k) sum = fmaf(row[k], to_f32(column[k]), sum);
     }
     unsigned lanes = __ballot_sync(0xffffffffu, small);
-    while (lanes != 0) {  // four lanes share a row and have every second one of eight columns
+    while (lanes != 0) {  // four lanes share a row; their columns are every second one of eight
       const int first = (__ffs(lanes) - 1) / 4 * 4;
       lanes &= ~(0xfu << first);
       const int row = __shfl_sync(0xffffffffu, places.row_of(i), first),
@@ -160,8 +164,8 @@ __device__ __noinline__ void redo_each(const GemmArgs& args, int64_t group, cons
   }
 }
 
-// Computes doubtful sums again where there are any. The loops are not inlined, because they would cost the
-// multiplication registers and a tenth of its speed.
+// Recomputes doubtful sums if there are any. The loops are not inlined, because they would take registers from the
+// multiplication and slow it down.
 template <class W, int column_pieces, int size>
 __device__ void redo_doubtful(const GemmArgs& args, int64_t group, const SumPlaces<column_pieces>& places,
                               float (&sums)[size]) {

@@ -1,16 +1,15 @@
 // Matrix products of fp32 activations on Hopper's tensor cores, at fp32's accuracy and better; dense and grouped.
 //
-// The method is that of gemm_bf16x3.cu: an fp32 value is exactly the sum of three bf16 planes, and tensor cores
-// truncate as they add, so every 64 elements of k are summed on their own, the smallest plane first, and added to the
-// running sum with rounding to nearest. bf16 weights need three products, which are exact. fp32 weights are split, too,
-// and need six; what is left out is below 2^-24 of a product. The order of the sum depends on k alone, so the bits of a
-// row do not depend on the rows beside it. Sums that planes may have got wrong are computed again (gemm_bf16x3.cuh).
+// The method is that of gemm_bf16x3.cu. An fp32 value is exactly the sum of three bf16 planes. Tensor cores truncate as
+// they add, so every 64 elements of k are summed separately, the smallest plane first, and added to the running sum
+// with rounding to nearest. bf16 weights need three products, which are exact. fp32 weights are split as well and need
+// six; the omitted products are below 2^-24 of a product. The order of the sum depends on k alone, so the bits of a row
+// do not depend on the rows beside it. Sums that planes may have got wrong are recomputed (gemm_bf16x3.cuh).
 //
-// Two thread blocks of a cluster compute 128 rows by 256 columns, each of them 128 of the columns. Each loads half of
-// the rows' fp32 values for both, and its own weights; one warp does that, running ahead through a ring of tile
-// buffers. Two warpgroups multiply, 64 rows each. They split the values in registers, from where the tensor cores take
-// them, so planes of activations are never stored. One more warpgroup splits fp32 weights into planes, in shared
-// memory.
+// Two CTAs of a cluster compute 128 rows by 256 columns, 128 columns each. Each loads half of the rows' fp32 values for
+// both, and its own weights: one warp does that, running ahead through a ring of tile buffers. Two warpgroups multiply,
+// 64 rows each. They split the values in registers, from which the tensor cores read them, so planes of activations are
+// never stored. One more warpgroup splits fp32 weights into planes, in shared memory.
 #include <algorithm>
 
 #include "kernels/cuda/common/dependent_launch.cuh"
@@ -34,12 +33,11 @@ __device__ void multiply_tiles(const GemmArgs& args, const Block& block, int war
 
 // - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and out fp32, w bf16
 //   or, with float_weights, fp32, bias of any type; a_map and w_map describe a and w to the copy engine.
-// - block: stays on its multiprocessor and walks, together with the other block of its cluster, through tiles of
-//   kRows rows and kColumns columns each (for_each_tile).
+// - block: stays on its SM and processes, together with the other block of its cluster, one tile of kRows rows and
+//   kColumns columns after another (for_each_tile).
 // - thread: the first warp loads (load_tiles); with float_weights the second warpgroup splits w into planes
 //   (split_weights); the last two warpgroups multiply, 64 rows each, and write (multiply_tiles).
-// - alignment: n in octets (kSwiglu: n in sixteens), k in octets, with float_weights in fours; everything on 16
-//   bytes.
+// - alignment: n in octets (kSwiglu: n in sixteens), k in octets, with float_weights in fours; everything on 16 bytes.
 template <bool float_weights>
 __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Shape<float_weights>::kThreads, 1)
     gemm_bf16x3_wgmma_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
@@ -76,11 +74,10 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Shape<float_w
     multiply_tiles<float_weights>(args, block, warpgroup - S::kFirstMultiplier);
   }
   __syncwarp();
-  cluster_sync();  // a block may not end while the other one writes to it
+  cluster_sync();  // a block may not end while the other block still writes to its shared memory
 }
 
-// Like bf16x3::split, but with rounding: the part that the six products leave out becomes a third as large, and has
-// either sign.
+// Like bf16x3::split, but with rounding: what the six products omit becomes a third as large, and has either sign.
 __device__ void split_rounded(float even, float odd, uint32_t& first, uint32_t& second, uint32_t& third) {
   const auto next = [&] {
     uint32_t pair;
@@ -94,7 +91,7 @@ __device__ void split_rounded(float even, float odd, uint32_t& first, uint32_t& 
   third = next();
 }
 
-// Run by one warp: loads a and w, one tile buffer after the other.
+// Run by one warp: loads a and w into one tile buffer after another.
 template <bool float_weights>
 __device__ void load_tiles(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
                            const Block& block) {
@@ -124,7 +121,7 @@ __device__ void load_tiles(const GemmArgs& args, const CUtensorMap* a_map, const
   });
 }
 
-// Run by one warpgroup: splits fp32 weights into planes; each thread takes a row.
+// Run by one warpgroup: splits fp32 weights into planes, each thread one row.
 __device__ void split_weights(const GemmArgs& args, const Block& block) {
   using S = Shape<true>;
   Turn<S::kBuffers> turn;
@@ -161,25 +158,25 @@ __device__ void split_weights(const GemmArgs& args, const Block& block) {
   });
 }
 
-// The first row of the tile that a lane holds. A thread's share of 64 rows and a tile buffer's depth is laid out as
-// wgmma takes it from registers: for each step, lane l holds rows l / 4 and l / 4 + 8 of the operand, and of these the
-// columns 2 (l % 4) + {0, 1} and those 8 further. Which rows of the tile these are is free to choose: with the even
-// rows first, each half of a warp reads 32 different banks.
+// The first row of the tile that a lane holds. wgmma reads a thread's share of 64 rows and a tile buffer's depth from
+// registers. For each step, lane l holds rows l / 4 and l / 4 + 8 of the operand, each with columns 2 (l % 4) + {0, 1}
+// and those 8 further. Which rows of the tile stand in these places is free to choose: with the even rows first, each
+// half of a warp reads 32 different banks.
 __device__ int lane_row(int lane) { return lane / 4 % 4 * 2 + lane / 16; }
 
 // A thread's share of one plane.
 struct Fragments {
   uint32_t step[kSteps][4];
 
-  // To be called behind a wait. Until then the compiler must not use these registers for anything else, because that
-  // would wait by itself.
+  // Call this after a wait for the products. Until then the compiler must not use these registers for anything else,
+  // because it would insert a wait of its own.
   __device__ void keep() {
 #pragma unroll
     for (int i = 0; i < kSteps * 4; ++i) asm volatile("" : "+r"(step[i / 4][i % 4])::"memory");
   }
 };
 
-// Splits one step of a tile buffer. `place` is that of this thread's first value in the tile buffer's first box.
+// Splits one step of a tile buffer. `place` is the offset of this thread's first value in the tile buffer's first box.
 __device__ void split_step(const char* buffer, int place, int step, uint32_t (&first)[4], uint32_t (&second)[4],
                            uint32_t (&third)[4]) {
   const char* box = buffer + step / 2 * kBoxBytes;
@@ -191,8 +188,8 @@ __device__ void split_step(const char* buffer, int place, int step, uint32_t (&f
   }
 }
 
-// Starts sums = the products of one tile buffer, the smallest first, in three groups. Plane 2 of a is free behind the
-// first group, and plane 1 behind the second.
+// Starts sums = the products of one tile buffer, the smallest first, in three groups. After the first group plane 2 of
+// a is free, after the second group plane 1.
 template <bool float_weights>
 __device__ void start_products(float (&sums)[kSums], const Fragments (&a)[kPlanes], const WgmmaOperand& w) {
   constexpr int kCount = float_weights ? 6 : 3;
@@ -212,14 +209,15 @@ __device__ void start_products(float (&sums)[kSums], const Fragments (&a)[kPlane
   wgmma_commit();
 }
 
-// One of the two multiplying warpgroups, which has half of a tile's rows, and its place in the rings of tile buffers.
+// One of the two multiplying warpgroups, which computes half of a tile's rows, and its position in the rings of tile
+// buffers.
 template <bool float_weights>
 struct Multiplier {
   using S = Shape<float_weights>;
 
   const GemmArgs& args;
   const Block& block;
-  // local_row is the thread's first row in the tile, and a_place the `place` that split_step takes.
+  // local_row is the thread's first row in the tile, and a_place the `place` for split_step.
   const int warpgroup, lane, local_row, a_place;
   Turn<S::kBuffers> turn{};
   Turn<S::kPlaneBuffers> planes_turn{};
@@ -251,7 +249,7 @@ struct Multiplier {
     }
   }
 
-  // For a tile of which this warpgroup has no rows or columns. Its tile buffers come all the same.
+  // For a tile of which this warpgroup has no rows or columns. Its tile buffers arrive nevertheless and must be freed.
   __device__ __forceinline__ void skip_tile() {
     for (int b = 0; b < block.blocks; ++b) {
       wait_buffer();
@@ -262,7 +260,7 @@ struct Multiplier {
     }
   }
 
-  // Splits the steps [first, last) of the tile buffer that has come into planes.
+  // Splits the steps [first, last) of the tile buffer that has arrived.
   template <int first, int last, int size>
   __device__ __forceinline__ void split_steps(uint32_t (&plane0)[kSteps][4], uint32_t (&plane1)[size][4],
                                               uint32_t (&plane2)[kSteps][4]) const {
@@ -272,8 +270,8 @@ struct Multiplier {
   }
 
   // Splits the next tile buffer while products of the last one are computed: each plane of `a` as soon as the products
-  // that read it are done. What becomes plane 0 waits in `first`. With bf16 weights, plane 1 is free too late for all
-  // of it, and half of it waits in `second`.
+  // that read it are done. The new plane 0 waits in `first`. With bf16 weights, plane 1 is free too late to take all of
+  // its new values, and half of them wait in `second`.
   __device__ __forceinline__ void split_next(Fragments (&a)[kPlanes], Fragments& first,
                                              uint32_t (&second)[kSteps / 2][4]) {
     wait_buffer();
@@ -293,8 +291,8 @@ struct Multiplier {
     if constexpr (float_weights) free_buffer(turn.buffer);
   }
 
-  // sums += the products of one tile buffer, whose planes are in `a`. Afterwards `a` has the planes of the next one, if
-  // there is one.
+  // sums += the products of one tile buffer, whose planes are in `a`. Afterwards `a` has the planes of the next tile
+  // buffer, if there is one.
   __device__ __forceinline__ void multiply_buffer(Fragments (&a)[kPlanes], bool has_next, float (&part)[kSums],
                                                   float (&sums)[kSums]) {
     wait_planes();

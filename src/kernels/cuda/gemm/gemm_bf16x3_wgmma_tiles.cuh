@@ -1,6 +1,5 @@
-// The parts of gemm_bf16x3_wgmma.cu around the multiplication: the tiles of a cluster, the order in which they come,
-// the tile buffers of shared memory that they pass through, and how sums become output: doubtful ones are computed
-// again, then come bias, SwiGLU and addition.
+// The parts of gemm_bf16x3_wgmma.cu around the multiplication: the tiles of a cluster and their order, the tile buffers
+// in shared memory, and the epilogue. The epilogue recomputes doubtful sums, then applies bias, SwiGLU and addition.
 #pragma once
 
 #include <type_traits>
@@ -13,14 +12,14 @@
 
 namespace lfm2::bf16x3 {
 
-constexpr int kCluster = 2;  // thread blocks, side by side
+constexpr int kCluster = 2;  // thread blocks, side by side in the columns
 constexpr int kRows = 128, kColumns = 128;
 constexpr int kWarpgroup = 128;  // threads
 constexpr int kGroupRows = 64;   // rows of a multiplying warpgroup
 constexpr int kDepth = 64;       // elements of k in one tile buffer and between roundings
 constexpr int kStepDepth = 16;   // elements of k in one instruction
 constexpr int kSteps = kDepth / kStepDepth;
-constexpr int kBoxBytes = 128 * 128;  // every tile is made of boxes, which have 128 swizzled rows of 128 bytes
+constexpr int kBoxBytes = 128 * 128;  // every tile consists of boxes of 128 swizzled rows of 128 bytes
 constexpr int kBoxFloats = 32;        // elements of k in a box of fp32
 constexpr int kABoxes = kDepth / kBoxFloats;
 constexpr int kSums = kGroupRows * kColumns / kWarpgroup;      // sums of a thread
@@ -37,19 +36,19 @@ struct Shape {
   static constexpr int kWPlanes = float_weights ? kPlanes : 1;
   static constexpr int kPlaneBuffers = float_weights ? 2 : 0;  // tile buffers of weights that were split into planes
   static constexpr int kBoxes = kBuffers * kBufferBoxes + kPlaneBuffers * kWPlanes;
-  static constexpr int kSharedBytes = kBoxes * kBoxBytes + 1024;  // 1024 to start on 1024
+  static constexpr int kSharedBytes = kBoxes * kBoxBytes + 1024;  // 1024 to align the start to 1024
   static constexpr int kWarpgroups = float_weights ? 4 : 3;
   static constexpr int kThreads = kWarpgroups * kWarpgroup;
   static constexpr int kFirstMultiplier = kWarpgroups - 2;
-  // With those of the other warpgroups, these are all registers of a multiprocessor.
+  // Together with the other warpgroups' registers, these are all registers of an SM.
   static constexpr int kMultiplierRegisters = float_weights ? 208 : 232;
-  // The number of arrivals that free a tile buffer: one of every multiplying warp of the cluster, and one of every
+  // The number of arrivals that free a tile buffer: one for every multiplying warp of the cluster, and one for every
   // splitting warp of the block.
   static constexpr int kReaders = 2 * 4 * kCluster + (float_weights ? 4 : 0);
 };
 
-// The loop is written in PTX, because the compiler would otherwise run out of registers around it. A wait that a bug
-// makes endless becomes a GPU fault after some seconds.
+// The loop is written in PTX, because the compiler would otherwise run out of registers around it. If a bug makes the
+// wait endless, it becomes a GPU fault after some seconds.
 __device__ inline void wait_for(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done, on;\n.reg .u32 tries;\nmov.u32 tries, 0;\n"
@@ -119,8 +118,8 @@ __device__ void add_bias(const B* bias, int columns, float (&sums)[size]) {
     }
 }
 
-// Writes a thread's sums. They are 16 pieces of 8 columns; of each the thread has two neighbouring columns in two rows,
-// 8 apart. row0 and column0 are the first row and the first column.
+// Writes a thread's sums. They belong to 16 pieces of 8 columns; in each the thread has two adjacent columns in two
+// rows, 8 apart (SumPlaces). row0 and column0 are the first row and the first column.
 template <bool float_weights>
 __device__ void finish(const GemmArgs& args, const ClusterTileCoord& place, int row0, int column0,
                        float (&sums)[kSums]) {

@@ -5,7 +5,7 @@ namespace lfm2 {
 
 namespace {
 
-// The columns of the tiles of few rows, 64 or 128, with which the busiest SM has the fewest.
+// The width of tiles of few rows, 64 or 128 columns, that gives the busiest SM the fewest columns.
 int choose_columns(const GemmArgs& args, int multiprocessors) {
   const auto of_the_busiest = [&](int64_t columns) {
     const int64_t tiles = std::min(args.m, args.groups) * ceil_divide(args.n, columns);
@@ -18,7 +18,8 @@ int choose_columns(const GemmArgs& args, int multiprocessors) {
 
 WgmmaTile choose_fp8_tile(const GemmArgs& args, int multiprocessors) {
   if (args.scales.a == nullptr) return kFp8RoundingTile;
-  // Groups have unequal numbers of rows. Tiles that leave room for the next kernel's pay where there are few of them.
+  // Groups have unequal numbers of rows, so a tile has room for twice the mean. Tiles of which two fit on an SM, so
+  // that the next kernel's find room, pay if there are few rows.
   constexpr int64_t kFewRows = 32;
   const auto fits = [&](const WgmmaTile& tile) {
     if (tile.rows <= kMaxDirectRows && (args.m > kFewRows || choose_columns(args, multiprocessors) != tile.columns))

@@ -1,7 +1,7 @@
-// What gemm_wgmma_kernel.cuh does for fp8: the sums, and the rounding of a where a block does that itself. The tensor
-// cores keep about 13 bits of their own sums of fp8 products, so the sums of each 128 of k are added up in fp32, as
-// DeepGEMM does (github.com/deepseek-ai/DeepGEMM, "promotion"). Scales of groups multiply them before, those of rows at
-// the end.
+// What gemm_wgmma_kernel.cuh does for fp8: the sums, and the rounding of a if a block rounds it itself. The tensor
+// cores keep about 13 bits of their own sums of fp8 products, so the sums of each 128 of k are added in fp32, as
+// DeepGEMM does (github.com/deepseek-ai/DeepGEMM, "promotion"). Scales of groups multiply these sums before the
+// addition, scales of rows the final sum.
 #pragma once
 
 #include <type_traits>
@@ -12,7 +12,7 @@
 
 namespace lfm2 {
 
-// The two kinds of fp8 operands: each 128 of k have factors of their own, or whole rows have one.
+// The two kinds of fp8 operands: a factor for each 128 of k, or one for the whole row.
 struct Fp8ByGroup {
   uint8_t bits;
 };
@@ -26,14 +26,14 @@ struct MmaType<Fp8ByRow> : MmaType<__nv_fp8_e4m3> {};
 
 namespace wgmma_tiles {
 
-// The instruction's first row, of 64, that this thread holds sums of; the other one is 8 further.
+// The first of the two rows, of the instruction's 64, of which this thread holds sums; the other one is 8 further.
 __device__ inline int warpgroup_row() {
   return static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
 }
 
-// The factors of a thread's sums, of an instruction with `columns` columns. Of sums[4 j + i] the instruction's row is
-// the thread's own (i < 2) or 8 further, the column 8 j + 2 (lane % 4) + i % 2. Rows are rows of a and columns those of
-// w, or, `transposed`, the other way around. What lies outside of a or w has the factor 0.
+// The factors of a thread's sums, for an instruction with `columns` columns. sums[4 j + i] belongs to the thread's own
+// row of the instruction (i < 2) or the row 8 further, and to column 8 j + 2 (lane % 4) + i % 2. Rows are rows of a and
+// columns rows of w; with `transposed`, the other way around. Outside of a or w the factor is 0.
 template <class T, int columns, bool transposed>
 class Fp8Scales {
  public:
@@ -43,8 +43,8 @@ class Fp8Scales {
     float columns_of[columns / 8][2];
   };
 
-  // `row`, `column`: of the thread's own row and of the first column; where transposed, `row` is a's and `column` is
-  // w's.
+  // `row` is a row of a, `column` a row of w. The one that is the instruction's row is the thread's own; the other one
+  // is the instruction's first column.
   __device__ Fp8Scales(const GemmArgs& args, int group, int row, int column)
       : a_(args.scales.a + row),
         w_(args.scales.w + column / kWRows),
@@ -57,10 +57,10 @@ class Fp8Scales {
     in_fours_ = columns % 32 == 0 && w_left_ >= columns && w_stride_ % 4 == 0;
   }
 
-  // Takes the factors of a, where whole rows have one, from [rows] in shared memory.
+  // Reads the factors of a, one for each row, from [rows] in shared memory.
   __device__ void set_a(const float* a, int rows) { a_ = a, a_left_ = rows; }
 
-  // The factors of the piece of k with this number.
+  // The factors of this piece of k.
   __device__ Factors read(int piece) const {
     const int at = min(piece, last_);
     const float *a = a_ + static_cast<int64_t>(at) * a_stride_, *w = w_ + static_cast<int64_t>(at) * w_stride_;
@@ -103,14 +103,14 @@ class Fp8Scales {
 
   __device__ static int pair() { return static_cast<int>(threadIdx.x) % 4 * 2; }
 
-  const float *a_, *w_;  // of the row and column
+  const float *a_, *w_;  // of the first row of a and of w
   int a_stride_, w_stride_, a_left_, w_left_, last_;
-  bool in_fours_;  // the factors of all columns are there, in words of four
+  bool in_fours_;  // the factors of all columns exist, in words of four
 };
 
 // sums = Σ over pieces of k of their scaled sums. start(part, buffer, a, w, first) starts a step of k, as for_each_step
-// calls it; where the block rounds a, the place of a counts from its first piece. The factors of a piece are read while
-// the piece before it is multiplied.
+// calls it; if the block rounds a, the offset of a counts from its first piece. The factors of a piece are read while
+// the previous piece is multiplied.
 template <WgmmaTile tile, class T, int columns, bool transposed, class F>
 __device__ __forceinline__ void add_scaled_pieces(Block<tile>& block, float (&sums)[columns / 2],
                                                   const Fp8Scales<T, columns, transposed>& scales, const F& start) {
@@ -147,12 +147,12 @@ __device__ __forceinline__ void add_scaled_pieces(Block<tile>& block, float (&su
   }
 #pragma unroll
   for (int i = 0; i < columns / 2 && !kByGroup; ++i)
-    // Rounded by itself: were it joined with an addition that follows, rows would depend on the tile's kind.
+    // Rounded separately: if the compiler joined it with a following addition, rows would depend on the tile's kind.
     sums[i] = __fmul_rn(sums[i], factors.rows[i / 2 % 2] * factors.columns_of[i / 4][i % 2]);
 }
 
-// The warps that multiply round the rows of a tile to fp8, and give their scales: those of all rows in each warp's
-// reach, which are valid until the next call.
+// The warps that multiply round the rows of a tile to fp8. Returns the scales of all rows, in shared memory, which are
+// valid until the next call.
 template <WgmmaTile tile>
 __device__ __forceinline__ const float* round_rows(const GemmArgs& args, const TileCoord& place, int rows,
                                                    const Block<tile>& block) {
@@ -182,7 +182,7 @@ __device__ __forceinline__ const float* round_rows(const GemmArgs& args, const T
       largest = max_over<32>(largest);
       if (thread % 32 == 0 && first + r < rows) maxima[first + r][thread / 32] = largest;
     }
-    named_barrier<kThreads>();  // and the rows of the tile before are multiplied
+    named_barrier<kThreads>();  // also: the rows of the previous tile are multiplied
 #pragma unroll
     for (int r = 0; r < kRowsAtOnce; ++r) {
       if (first + r >= rows) break;

@@ -14,7 +14,7 @@ constexpr int kWarpRows = 64, kWarpColumns = 64;  // 2 x 4 warps
 constexpr int kDepth = 64;                        // elements of k in one tile buffer
 constexpr int kSteps = kDepth / 16;               // mma instructions along a tile buffer
 constexpr int kRowChunks = kDepth / 8;            // 16-byte chunks in a row of a tile buffer
-constexpr int kBuffers = 3;                       // 144 KB, of the 164 KB that a multiprocessor of sm_80 has
+constexpr int kBuffers = 3;                       // 144 KB, of the 164 KB that an SM of sm_80 has
 constexpr int kBufferBytes = (kRows + kColumns) * kDepth * 2;
 constexpr int kSumStride = kColumns + 8;  // floats between rows of sums, which are staged in shared memory
 constexpr int kSharedBytes = kBuffers * kBufferBytes;
@@ -26,7 +26,7 @@ static_assert(kThreads / 32 == kRows / kWarpRows * (kColumns / kWarpColumns), "o
 struct Fragments {
   uint32_t a[kWarpRows / 16][4], w[kWarpColumns / 16][4];
 
-  // `a_rows` and `w_rows` say where the warp's rows begin in a tile buffer.
+  // `a_rows` and `w_rows` are the addresses of the warp's rows in a tile buffer.
   __device__ void load(uint32_t a_rows, uint32_t w_rows, int step);
 };
 
@@ -58,8 +58,8 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_mma_kernel(GemmArgs args, bo
       load_rows<kThreads, kDepth, vector, kColumns>(buffer_of(block) + kRows * kDepth * 2, w, place.first_column,
                                                     args.n, args.k, block * kDepth);
   };
-  // The four warps of the same rows are on four schedulers. So where a tile's second half has no rows, the first half's
-  // warps have all tensor cores to themselves.
+  // The four warps of the same rows run on four schedulers. So if a tile's second half has no rows, the first half's
+  // warps have all tensor cores.
   const int warp = threadIdx.x / 32;
   const int warp_row = warp / 4 * kWarpRows, warp_column = warp % 4 * kWarpColumns;
   const auto load_parts = [&](Fragments& parts, int64_t block, int step) {
@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_mma_kernel(GemmArgs args, bo
   }
   const auto wait_for_next_buffer = [] {
     commit_copies();
-    wait_copies<kBuffers - 2>();  // until the next block's tile buffer has come
-    named_barrier<kThreads>();    // until it has for every thread, and every warp has read this block's tile buffer
+    wait_copies<kBuffers - 2>();  // until the next k-block's tile buffer has arrived
+    named_barrier<kThreads>();    // until it has for all threads, and every warp has read this k-block's tile buffer
   };
   wait_copies<kBuffers - 2>();
   __syncthreads();
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_mma_kernel(GemmArgs args, bo
         if (step == 0) load_a(block + kBuffers - 1);
         if (step == 1) load_w(block + kBuffers - 1);
         if (step == kSteps - 1) wait_for_next_buffer();
-        const bool last = step == kSteps - 1;  // behind the last block, parts are loaded that are not used
+        const bool last = step == kSteps - 1;  // after the last block, unused parts are loaded
         load_parts(parts[(step + 1) % 2], last ? block + 1 : block, last ? 0 : step + 1);
         multiply_step<T>(parts[step % 2], sums);
       }

@@ -1,5 +1,5 @@
-// The rules by which a product gets its kernel: from its types, dimensions and alignment, and from what the GPU has.
-// Only Hopper's kernels and cuBLASLt need regular dimensions and aligned operands; the others take everything else.
+// The rules that choose a product's kernel, from its types, dimensions and alignment, and from the GPU's features. Only
+// Hopper's kernels and cuBLASLt need regular dimensions and aligned operands; the others accept everything else.
 #include "kernels/cuda/gemm/gemm_plan.h"
 
 namespace lfm2 {
@@ -39,8 +39,8 @@ GemmPath choose_grouped(const GemmProblem& problem) {
 GemmPath choose_dense(const GemmProblem& problem) {
   const GemmPath own = choose_grouped(problem);
   if (problem.act == DType::kF8) return own;
-  // These are as fast as cuBLASLt in large products. In small ones they are twice as fast, because cuBLASLt would have
-  // to use the algorithm of the large ones, so that the bits stay the same.
+  // These are as fast as cuBLASLt in large products and faster in small ones, where cuBLASLt would have to use the
+  // algorithm of the large ones, so that the bits stay the same.
   if (own == GemmPath::kBf16x3Wgmma || own == GemmPath::kWgmma) return own;
   // cuBLASLt's Hopper kernels round a 16-bit product before they add the old value, so the result is rounded twice.
   const bool rounds_twice = problem.epilogue == Epilogue::kAdd && problem.out != DType::kF32;

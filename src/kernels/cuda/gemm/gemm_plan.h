@@ -1,5 +1,5 @@
 // Which kernel computes a matrix product. These are pure functions, tested without a GPU. A row's bits may depend on
-// what is chosen here, so the choice depends on the model's dimensions and types, never on the number of rows.
+// the choice, so the choice depends on the model's dimensions and types, never on the number of rows.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace lfm2 {
 enum class Epilogue {
   kStore,
   kAdd,     // adds the old out
-  kSwiglu,  // silu(gate) ∘ up: w has kGateUpBlock gate rows, then as many up rows, and so on; out has n / 2 columns
+  kSwiglu,  // silu(gate) ∘ up: w alternates kGateUpBlock gate rows and kGateUpBlock up rows; out has n / 2 columns
 };
 
 struct GemmProblem {
@@ -37,14 +37,14 @@ enum class GemmPath {
   kSimt,         // FFMA, fp32 activations, or both operands fp8; dense and grouped
 };
 
-// Whether any path takes these types.
+// Whether any path supports these types.
 bool gemm_supported(const GemmProblem& problem);
 
 GemmPath choose_dense(const GemmProblem& problem);
 GemmPath choose_grouped(const GemmProblem& problem);
 
-// Whether the kernel for skinny products is faster than the other one of kWgmma, whose bits are the same. Measured on
-// an H200 with weights that are not in its cache.
+// Whether the kernel for skinny products is faster than the other kernel of kWgmma, whose bits are the same. The limits
+// are those of an H200 with weights that are not in its L2.
 constexpr bool prefers_skinny(int64_t m, int64_t n, bool grouped) { return grouped ? m <= 32 : m <= 16 && n <= 32768; }
 
 // The part of a product that one thread block computes.
@@ -53,8 +53,8 @@ struct GemmTile {
 };
 constexpr GemmTile kMmaTile{128, 256}, kBf16x3Tile{128, 128}, kSimtTile{128, 128};
 
-// The most row tiles that `rows` can need, however they are split over `groups` groups. The grid has this size, so that
-// the GPU need not be asked.
+// The most row tiles that `rows` can need, for any split over `groups` groups. The grid has this size, because the host
+// does not know the split.
 constexpr int64_t row_tile_bound(int64_t rows, int64_t groups, int tile_rows) {
   const int64_t filled = rows < groups ? rows : groups;
   return (rows + filled * (tile_rows - 1)) / tile_rows;

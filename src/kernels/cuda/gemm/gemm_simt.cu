@@ -26,10 +26,10 @@ struct Walk {
   __device__ Walk(const W* matrix, int64_t first, int64_t end, int64_t k, bool vector_rows);
   __device__ Octet load();
 };
-// Of fp8, the scaled values.
+// The same for fp8; loads the scaled values.
 struct ScaledWalk : Walk<__nv_fp8_e4m3> {
-  const float* scales;  // the row's first one
-  int64_t stride;       // to its next one
+  const float* scales;  // the row's first factor
+  int64_t stride;       // from a factor to the row's next factor
   int column, group;    // elements of k with one factor; 0: the whole row
 
   __device__ Octet load();
@@ -49,12 +49,12 @@ template <class Out>
 __device__ void write_swiglu(const GemmArgs& args, const TileCoord& place, int row0, int column0, float (&sums)[8][8],
                              bool vector_out);
 
-// - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a of type A, w of type
-//   W, out of type Out, bias of any type; A and Out are fp32, or A and W are fp8 with scales.
+// - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a of type A, w of type W,
+//   out of type Out, bias of any type; A and Out are fp32, or A and W are fp8 with scales.
 // - block: a tile of kRows rows and kColumns columns of one group's product (find_tile), through two tile buffers of
 //   kDepth of k each, which are stored transposed.
-// - thread: of the tile eight rows and eight columns, each two runs of four, half a tile apart; where the group has
-//   at most half a tile of rows left, the first run of rows alone.
+// - thread: eight rows and eight columns of the tile, each two runs of four, half a tile apart; only the first run of
+//   rows if the group has at most half a tile of rows left.
 // - alignment: `vector`: k in octets, a and w on 16 bytes; `vector_out`: vector_output(); otherwise any.
 template <class A, class W, class Out>
 __global__ void __launch_bounds__(kThreads, 2) gemm_simt_kernel(GemmArgs args, bool vector, bool vector_out) {
@@ -89,7 +89,7 @@ template <class A, class W>
 __device__ void multiply_tile(const TileCoord& place, int row0, int column0, A a_walk, W w_walk, int64_t k,
                               float (&sums)[8][8]) {
   __shared__ __align__(16) float a_buffer[2][kDepth * kStride], w_buffer[2][kDepth * kStride];
-  const bool half = place.end_row - place.first_row <= kRows / 2;  // often so for the last tile of a group
+  const bool half = place.end_row - place.first_row <= kRows / 2;  // often true for the last tile of a group
   Octet a_part = a_walk.load(), w_part = w_walk.load();
   const int blocks = static_cast<int>((k + kDepth - 1) / kDepth);
   for (int block = 0; block < blocks; ++block) {
@@ -97,7 +97,7 @@ __device__ void multiply_tile(const TileCoord& place, int row0, int column0, A a
     float* w_now = w_buffer[block % 2];
     store_part(a_now, a_part);
     store_part(w_now, w_part);
-    __syncthreads();  // with two tile buffers one barrier is enough, because the other one was read before it
+    __syncthreads();  // with two tile buffers one barrier is enough: the other buffer was read before it
     a_part = a_walk.load();
     w_part = w_walk.load();
     if (half)
@@ -202,8 +202,9 @@ __device__ void write_four(Out* out, const float (&values)[kPart], int64_t colum
     if (j < columns) out[j] = rounded<Out>(values[j]);
 }
 
-// Four lanes hold four each of sixteen columns: two lanes of gate, then two of up. A lane of gate gets the up columns
-// from the lane two further.
+// The columns of four adjacent lanes, four each. A gate lane gets the up columns from two lanes further.
+//   lane % 4:   0     1     2    3
+//   rows of w:  gate  gate  up   up
 template <class Out>
 __device__ void write_swiglu(const GemmArgs& args, const TileCoord& place, int row0, int column0, float (&sums)[8][8],
                              bool vector_out) {

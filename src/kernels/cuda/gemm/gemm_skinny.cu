@@ -1,7 +1,7 @@
-// Skinny matrix products (of few rows) of bf16 and fp16, as decoding has them; dense and grouped. Nearly all of their
-// time goes into reading w, so the tensor cores' roles are exchanged: a warp takes 16 rows of w, a tile, and all rows
-// of a are the columns of one or two small products beside it. One more warp loads tile buffers ahead for the block's
-// other warps. The previous kernel does not write weights, so the tile buffers fill while it still runs.
+// Skinny matrix products (of few rows) of bf16 and fp16, as decoding has them; dense and grouped. Reading w takes most
+// of their time. So the operands' roles are exchanged (swap-AB): 16 rows of w, a tile, are the rows of a warp's
+// mma.sync, and all rows of a are the columns of one or two of them. One more warp loads tile buffers ahead for the
+// block's other warps. No kernel writes weights, so the tile buffers fill while the previous kernel still runs.
 //
 // Each output is summed over k in steps of 16 in order, in one fp32 accumulator. So the bits are those of
 // gemm_wgmma.cu, and the host may choose between the two by the number of rows.
@@ -18,11 +18,12 @@ namespace {
 
 using namespace skinny;
 
-// - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and w of type T, out
-//   of type T or fp32 (`float_out`), bias of any type; a_map and w_map describe a and w to the copy engine.
-// - block: walks through units of layout.tiles tiles of 16 rows of w and up to 8 `groups` rows of a (UnitScheduler).
-// - thread: the last warp loads (load_buffers); each of the others multiplies a tile of w and writes its 16 columns
-//   of out (multiply_units).
+// - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and w of type T, out of
+//   type T or fp32 (`float_out`), bias of any type; a_map and w_map describe a and w to the copy engine.
+// - block: processes one unit after another: layout.tiles tiles of 16 rows of w with up to 8 `groups` rows of a
+//   (UnitScheduler).
+// - thread: the last warp loads (load_buffers); each of the others multiplies a tile of w and writes its 16 columns of
+//   out (multiply_units).
 // - alignment: n and k in octets (kSwiglu: n in sixteens), everything on 16 bytes.
 template <class T, int groups>
 __global__ void __launch_bounds__((kMaxTiles + 1) * 32, 2)
@@ -67,7 +68,7 @@ void launch_gemm_skinny(cudaStream_t stream, const GemmArgs& args, DType act, DT
   const bool float_out = out == DType::kF32 && args.epilogue != Epilogue::kSwiglu;
   with_16_bit_type(act, [&](auto zero) {
     using T = decltype(zero);
-    // When rows are spread over many groups, few groups have more than one row.
+    // Rows that are spread over many groups: few groups have more than one row.
     const int64_t rows = args.offsets == nullptr ? args.m : args.m / 4;
     return rows <= kRowGroup ? launch_rows<T, 1>(stream, args, act, float_out)
                              : launch_rows<T, 2>(stream, args, act, float_out);

@@ -12,12 +12,13 @@ constexpr int kRowGroup = 8;  // rows of a, which are the columns of one mma
 // times `groups`.
 struct Unit {
   int group, first_row, rows, first_column;
-  __device__ int tiles(int all) const { return all; }  // tiles that there are of all that a unit can have
+  __device__ int tiles(int all) const { return all; }  // of the `all` tiles of a unit, those that exist
   __device__ int group_of(int) const { return group; }
 };
 
-// Units are counted group by group, then by columns of out, then by rows. A warp finds its units by itself, with a
-// prefix sum over the groups, 32 at a time, which its lanes keep.
+// A persistent tile scheduler: block b computes the units b, b + gridDim.x and so on. Units are numbered group by
+// group, then by columns of out, then by rows. Each warp finds its units without the others, by a prefix sum over the
+// groups, of which its lanes hold 32 at a time.
 class UnitScheduler {
  public:
   using Unit = skinny::Unit;
@@ -30,7 +31,7 @@ class UnitScheduler {
         across_((static_cast<int>(args.n) + columns - 1) / columns) {
     read_groups();
   }
-  // Of up to 32 groups, each lane knows the bounds of its own one: first … end.
+  // For up to 32 groups, of which each lane knows the bounds of one: first … end.
   __device__ UnitScheduler(const GemmArgs& args, int rows, int columns, int first, int end)
       : offsets_(nullptr),
         groups_(static_cast<int>(args.groups)),
@@ -43,7 +44,7 @@ class UnitScheduler {
     count_units();
   }
 
-  // Finds the block's next unit. Returns false behind the last one.
+  // Finds the block's next unit. Returns false after the last one.
   __device__ bool next(Unit& unit) {
     const bool found = find(index_, unit);
     index_ += static_cast<int>(gridDim.x);

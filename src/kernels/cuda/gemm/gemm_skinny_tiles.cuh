@@ -1,5 +1,5 @@
 // What the kernels for skinny products share: tile buffers in shared memory, which one warp fills ahead, and the
-// products of the tiles in them by the block's other warps. gemm_skinny.cu says how the work is divided.
+// products of the tiles in them by the block's other warps. gemm_skinny.cu explains how the work is divided.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace lfm2::skinny {
 
-constexpr int kTile = 16;            // rows of w that a warp takes
-constexpr int kMaxTiles = 7;         // tiles of a block, each with a warp of its own
+constexpr int kTile = 16;            // rows of w for a warp
+constexpr int kMaxTiles = 7;         // tiles of a block, one for each warp that multiplies
 constexpr int kDepth = 64;           // elements of k in one piece of a row: 128 bytes, swizzled
 constexpr int kSteps = kDepth / 16;  // mma instructions along a piece
 constexpr int kRowBytes = kDepth * 2;
@@ -22,9 +22,9 @@ static_assert(kTileBytes % 1024 == 0 && kRowGroup * kRowBytes % 1024 == 0, "swiz
 constexpr int kNoteBytes = 32;   // bytes beside each tile buffer: a unit's place, and the barriers full and free
 constexpr int kBufferTiles = 8;  // pieces of tiles in a tile buffer, where k is long enough
 
-// What a kernel's block takes of a multiprocessor's 228 KB of shared memory, besides one that every block takes; and
-// whether it lets the next kernel start behind its own wait instead of first of all. Both decide which
-// kernels find room beside each other, and so fill their tile buffers while others compute.
+// How much of an SM's 228 KB of shared memory a block of the kernel uses, not counting the 1 KB that every block uses,
+// and whether the kernel triggers the next one after its own wait instead of first. Both decide which kernels fit on an
+// SM together, and so fill their tile buffers while others compute.
 struct Share {
   int bytes;
   bool triggers_late = false;
@@ -40,9 +40,10 @@ enum class Kernel {
   kRoutedProduct,
   kCombinedProduct
 };
-// For so many rows of the residual. Measured (docs/performance.md): what is loaded early is taken from what is being
-// computed, so products in front of a longer one load only as much of it as their chains of sums would wait for. With
-// one or two rows, the routed product is best alone with most of the memory; with more, beside the next one.
+// For this number of rows of the residual. What a kernel loads early competes with the running kernel for bandwidth
+// (docs/lab/h200.md). So a product before a longer one loads early only what its own chains of sums would otherwise
+// wait for. With one or two rows the routed product is fastest alone, with most of the memory; with more, beside the
+// next kernel.
 constexpr Share share_of(Kernel kernel, int64_t rows) {
   constexpr int kKilo = 1024;
   const bool fewest = rows <= 2, few = rows <= kRowGroup;
@@ -71,21 +72,20 @@ constexpr int max_bytes(Kernel kernel) {
 }
 
 struct Layout {
-  int tiles;      // tiles of w that a block takes
-  int pieces;     // pieces of k in one tile buffer; in it they lie tile by tile, then those of a
-  int box_tiles;  // tiles of a box, which has its pieces outside: all tiles of a single piece, otherwise one
+  int tiles;      // tiles of w for a block
+  int pieces;     // pieces of k in a tile buffer, which holds tile by tile all pieces of w, then those of a
+  int box_tiles;  // tiles of one box: all tiles if `pieces` is 1, otherwise one, with all its pieces
   int buffers;
   int buffer_bytes;
   bool whole_pieces;   // kDepth divides k
   int unit_columns;    // columns from a unit to the next one
-  int tile_distance;   // rows of w from a unit's tile to its next one
-  int a_bytes;         // what a piece of a takes of a tile buffer
+  int tile_distance;   // rows of w from a unit's tile to its next tile
+  int a_bytes;         // bytes of a piece of a in a tile buffer
   bool triggers_late;  // Share::triggers_late
-  int kept_rows;       // rows of a that the block keeps instead, after its tile buffers, all of them or none
+  int kept_rows;       // rows of a that the block keeps after its tile buffers instead: all or none
 };
 
-// The layout of blocks whose tiles are neighbours, in so much shared memory. `a_rows`: how many rows of a
-// there are in a tile buffer.
+// The layout of blocks whose tiles are adjacent, in share.bytes of shared memory. `a_rows`: rows of a in a tile buffer.
 inline Layout layout_of(int tiles, int a_rows, int64_t k, Share share) {
   Layout layout{};
   layout.triggers_late = share.triggers_late;
@@ -138,7 +138,7 @@ __device__ inline void load_pieces(uint32_t target, const CUtensorMap* map, uint
       : "memory");
 }
 
-// Makes the block's part of shared memory ready, which is `shared`: for all of its threads.
+// Prepares the block's shared memory, `shared`. All threads of the block call this.
 __device__ inline Block start_block(const char* shared, const CUtensorMap* a_map, const CUtensorMap* w_map,
                                     const Layout& layout, int64_t k) {
   Block block;
@@ -164,7 +164,7 @@ __device__ inline Block start_block(const char* shared, const CUtensorMap* a_map
   return block;
 }
 
-// The place of the loading warp: its unit, and the round of k.
+// The position of the loading warp: its unit, and the round of k.
 template <class UnitScheduler>
 struct Cursor {
   UnitScheduler scheduler;
@@ -180,20 +180,19 @@ struct Cursor {
   }
 };
 
-// Whether the offsets must be waited for. The next kernel may then start only behind that wait, so that it finds them
-// written.
+// Whether the offsets must be waited for. The kernel then triggers the next one only after that wait, so that the next
+// kernel finds them written.
 __device__ inline bool offsets_need_wait(const GemmArgs& args) {
   return args.offsets != nullptr && args.offsets_visible == Visible::kAfterWait;
 }
 
-// To be called first of all by every thread.
+// Every thread calls this first.
 __device__ inline void pdl_trigger_early(const GemmArgs& args, const Layout& layout) {
   if (!layout.triggers_late && !offsets_need_wait(args)) pdl_trigger();
 }
 
-// What the loading warp does: it fills the tile buffers of the block's units, in the order of make_scheduler(), which
-// is called when the offsets may be read. Where the block keeps a, it calls make_kept() after the wait instead of
-// loading a.
+// What the loading warp does: it fills the tile buffers of the block's units in the order of make_scheduler(), which it
+// calls once the offsets may be read. If the block keeps a, it calls make_kept() after the wait instead of loading a.
 template <class MakeScheduler, class F = std::nullptr_t>
 __device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
                              const Layout& layout, const Block& block, MakeScheduler make_scheduler,
@@ -259,7 +258,7 @@ __device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, con
   }
 }
 
-// What a warp multiplies of one piece of k, in its registers.
+// The operands of a warp's products for one piece of k, in registers.
 template <int groups>
 struct Parts {
   uint32_t w[kSteps][4], a[kSteps][groups][2];
@@ -273,11 +272,11 @@ struct Parts {
   }
 };
 
-// Where a lane finds its part of a piece in a tile buffer: of the warp's tile, and of the rows of a.
+// The addresses of a lane's part of a piece in a tile buffer: of the warp's tile, and of the rows of a.
 template <int groups>
 class PieceAddresses {
  public:
-  // `w` and `a` say where the piece begins, w on 1024 bytes, and `a_row` which of a's rows the lane reads.
+  // `w` and `a` are the addresses of the piece, w on 1024 bytes. The lane reads row `a_row` of a.
   __device__ PieceAddresses(uint32_t w, uint32_t a, int a_row) {
     const int lane = threadIdx.x % 32, swizzle = lane % 8;
 #pragma unroll
@@ -297,7 +296,7 @@ class PieceAddresses {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       load_matrices(parts.w[step], w_[step]);
-      if (groups == 1 && step % 2 != 0) continue;  // two steps of the only eight rows come at once
+      if (groups == 1 && step % 2 != 0) continue;  // with eight rows, one load brings two steps
       uint32_t r[4];
       load_matrices(r, a_[groups == 1 ? step / 2 : step]);
 #pragma unroll
@@ -322,17 +321,17 @@ __device__ int row_of_lane() {
   const int lane = static_cast<int>(threadIdx.x % 32);
   return groups == 1 ? lane % 8 : lane / 16 * 8 + lane % 8;
 }
-// The same where the block keeps them. It repeats the last one, as the columns of rows that do not exist may be
+// The same if the block keeps the rows. It repeats the last row, because columns for rows that do not exist may be
 // anything.
 __device__ inline int kept_row_of_lane(const Layout& layout) { return min(row_of_lane<1>(), layout.kept_rows - 1); }
 
-// The pieces of k of a unit, as one warp takes them from the tile buffers. Each product waits for the one before it,
-// so nothing else may stand in their way: a piece is loaded while the one before it is multiplied, from the next
-// buffer, too, where that is full by then. `kept`: a is what the block keeps.
+// The pieces of k of a unit, as one warp consumes them from the tile buffers. Each product waits for the previous one,
+// so nothing else may delay it: a piece is loaded while the previous piece is multiplied, also from the next buffer if
+// that is full by then. `kept`: a is what the block keeps.
 template <class T, int groups, bool kept = false>
 class UnitPieces {
  public:
-  // The buffer of `turn` is full, and holds the unit's first pieces. Of a, the lane reads row `a_row`.
+  // The buffer of `turn` is full and holds the unit's first pieces. The lane reads row `a_row` of a.
   __device__ UnitPieces(const Layout& layout, const Block& block, Turn& turn, int a_row = row_of_lane<groups>())
       : layout_(layout),
         block_(block),
@@ -341,7 +340,7 @@ class UnitPieces {
         addresses_(block.buffer(turn.buffer) + threadIdx.x / 32 * layout.pieces * kTileBytes,
                    kept ? block.kept : block.buffer(turn.buffer) + layout.tiles * layout.pieces * kTileBytes, a_row) {}
 
-  // Adds the unit's products, and leaves the turn at the buffer behind it.
+  // Adds the unit's products, and leaves the turn at the buffer that follows the unit's last one.
   __device__ void multiply(float (&sums)[groups][4]) {
     Parts<groups> parts[2];
     addresses_.load(parts[0]);
@@ -358,7 +357,7 @@ class UnitPieces {
                                        float (&sums)[groups][4]) {
     const bool last_here = --here_ == 0 || !more;  // of its buffer
     const int buffer = turn_.buffer;
-    const int a_bytes = kept ? layout_.kept_rows * kRowBytes : layout_.a_bytes;  // from a piece to the next one
+    const int a_bytes = kept ? layout_.kept_rows * kRowBytes : layout_.a_bytes;  // from a piece to the next
     bool ready = more;
     parts.template multiply<T, 0, 1>(sums);
     if (last_here) {
@@ -386,7 +385,7 @@ class UnitPieces {
   const Layout& layout_;
   const Block& block_;
   Turn& turn_;
-  int here_;  // pieces of the buffer that are not multiplied yet
+  int here_;  // pieces of the buffer that are left to multiply
   PieceAddresses<groups> addresses_;
 };
 

@@ -1,6 +1,5 @@
-// What a skinny product does with its units, whatever comes before it: the warps that multiply, how their sums become
-// output (bias, SwiGLU, addition, rounding), and the number of tiles that a unit has. For gemm_skinny.cu and the skinny
-// products that are fused with something.
+// The warps of skinny products that multiply, their epilogue (bias, SwiGLU, addition, rounding), and the number of
+// tiles of a unit. For gemm_skinny.cu and the skinny products that are fused with other operators.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +11,9 @@
 
 namespace lfm2::skinny {
 
-// Writes a warp's sums to out. Of each eight rows of a, lane l has the rows 2 (l % 4) + {0, 1}, and of these the
-// columns l / 4 and l / 4 + 8 of the tile.
+// Writes a warp's sums to out. The rows of w are columns of out. Of each eight rows of a:
+//              columns l / 4    l / 4 + 8      of the tile, for lane l
+//   rows 2 (l % 4) + {0, 1}:  sums[g][0, 1]  sums[g][2, 3]
 template <class T, int groups>
 class Output {
  public:
@@ -74,8 +74,8 @@ class Output {
   float old_[groups][4];
 };
 
-// What each warp that multiplies does after the wait. Where the block keeps a (`kept`), a lane reads its row
-// a_row(unit's first row, rows) for a unit.
+// What each warp that multiplies does after the wait. If the block keeps a (`kept`), a lane reads row a_row(first row,
+// rows) of it for a unit.
 template <class T, int groups, bool kept, class F>
 __device__ void multiply_units(const GemmArgs& args, bool float_out, const Layout& layout, const Block& block,
                                F a_row) {
@@ -93,9 +93,9 @@ __device__ void multiply_units(const GemmArgs& args, bool float_out, const Layou
   }
 }
 
-// The number of tiles that a block takes at a time: the one with which the busiest multiprocessor has the fewest tiles
-// in all, and the largest such. The rows of one or two tokens go to nearly as many groups. With more rows the host does
-// not know how many groups have any: units of `grouped_tiles` spread evenly whatever it is.
+// The number of tiles that a block computes at a time: the largest with which the busiest SM has the fewest tiles in
+// all. The rows of one or two tokens are assumed to go to as different groups as possible. With more rows the host does
+// not know how many groups have any; units of `grouped_tiles` then spread evenly in any case.
 inline int choose_tiles(const GemmArgs& args, int multiprocessors, int grouped_tiles = 3) {
   constexpr int64_t kTokenGroups = 8;
   if (args.offsets != nullptr && args.m > kTokenGroups) return grouped_tiles;

@@ -1,4 +1,5 @@
-// Which tile of which group's product a thread block computes, and how sums become output. Shared by the GEMM kernels.
+// Which tile of which group's product a thread block computes, and the epilogue that turns sums into output. Shared by
+// the GEMM kernels.
 #pragma once
 
 #include "kernels/cuda/common/device_types.cuh"
@@ -15,10 +16,10 @@ struct BasicTileCoord {
 };
 using TileCoord = BasicTileCoord<int64_t>;
 
-// Tiles are counted group by group, then column by column, then row by row, so that blocks that run together share the
-// same columns of w. `index` is the number of a tile in that order. Where each block has one tile, the grid is sized
-// for the worst split of the rows over the groups, and blocks past the last tile have nothing to do. Every warp finds
-// the place by itself, with a prefix sum over the groups, 32 at a time.
+// Tiles are numbered group by group, then column by column, then row by row, so that blocks that run together share the
+// same columns of w. `index` is a tile's number in that order. With one tile a block, the grid is sized for the worst
+// split of the rows over the groups, and blocks past the last tile have nothing to do. Every warp finds its tile
+// without the others, by a prefix sum over the groups, 32 at a time.
 template <class Int = int64_t>
 __device__ inline BasicTileCoord<Int> find_tile(const GemmArgs& args, GemmTile tile, int64_t index = blockIdx.x) {
   const Int columns = (static_cast<Int>(args.n) + tile.columns - 1) / tile.columns;
@@ -57,7 +58,7 @@ inline unsigned tile_count(const GemmArgs& args, GemmTile tile) {
 template <int threads, int depth, bool vector, int count, class T>
 __device__ void load_rows(char* buffer, const T* matrix, int64_t first, int64_t end, int64_t k, int64_t first_k) {
   constexpr int kRowChunks = depth / 8;            // 16-byte chunks in a row of a tile buffer
-  constexpr int kLoadRows = threads / kRowChunks;  // rows that the block loads in one go
+  constexpr int kLoadRows = threads / kRowChunks;  // rows that the block loads at once
   static_assert(kLoadRows % 8 == 0 && count % kLoadRows == 0, "the swizzle of a thread's chunk stays the same");
   const int chunk = threadIdx.x % kRowChunks, row0 = threadIdx.x / kRowChunks;
   const int64_t column = first_k + chunk * 8;
@@ -110,8 +111,11 @@ __device__ void finish_swiglu(const GemmArgs& args, int64_t row, int64_t column,
   store_octet(static_cast<Out*>(args.out) + row * (args.n / 2) + column, result, kOctet, vector);
 }
 
-// Stores what mma.sync left in a warp's registers into the block's sums [rows, columns] in shared memory. Of each 16 x
-// 8 piece, lane l has the rows l / 4 and l / 4 + 8, and of these the columns 2 (l % 4) + {0, 1}.
+// Stores what mma.sync left in a warp's registers into the block's sums [rows, columns] in shared memory. In each 16 x
+// 8 piece, lane l has two columns of two rows:
+//                columns 2 (l % 4) + {0, 1}
+//   row l / 4         sums[0]  sums[1]
+//   row l / 4 + 8     sums[2]  sums[3]
 template <int stride, int row_pieces, int column_pieces>
 __device__ inline void stage_sums(float* staged, int warp_row, int warp_column,
                                   const float (&sums)[row_pieces][column_pieces][4]) {

@@ -5,20 +5,20 @@ namespace lfm2 {
 
 WgmmaTile choose_wgmma_tile(const GemmArgs& args, DType out, int multiprocessors) {
   const bool grouped = args.offsets != nullptr, swiglu = args.epilogue == Epilogue::kSwiglu;
-  // Where groups have few rows, the tensor cores' work on rows that do not exist costs power, and so clock. Groups are
-  // uneven: a tile has room for twice the rows of the mean.
+  // If groups have few rows, multiplying rows that do not exist costs power, and so clock rate. Groups are uneven: a
+  // tile has room for twice the mean number of rows.
   if (grouped && takes_transposed(args, out == DType::kF32, kWgmmaTransposedTiles[0].rows))
     for (const WgmmaTile tile : kWgmmaTransposedTiles)
       if (2 * args.m <= args.groups * tile.rows) return tile;
-  // The time of the busiest multiprocessor, as bench_tiles measured it.
+  // The time of the busiest SM, with the times of tiles that bench_tiles measures.
   const auto cost = [&](WgmmaTile tile) {
     const int64_t row_tiles = std::max(ceil_divide(args.m, tile.rows), std::min(args.m, args.groups));
     const int64_t each = tile.rows == kWgmmaGroupRows ? 5 * tile.columns + 355 : 12 * tile.columns + 240;
     return ceil_divide(row_tiles * ceil_divide(args.n, tile.columns), multiprocessors) * each;
   };
-  // Clusters save traffic, which matters where many groups' weights are read, or where the product is so large that
-  // power is what limits it, and lose time where there is little to do.
-  constexpr int kManyTiles = 4;  // of a multiprocessor
+  // Clusters save traffic. That matters if many groups' weights are read, or if the product is so large that power
+  // limits it. Clusters lose time if there is little to do.
+  constexpr int kManyTiles = 4;  // for each SM
   constexpr WgmmaTile kWide{128, 256, 2}, kNarrow{128, 128, 1};
   if (grouped && swiglu) return kWide;
   if (grouped || swiglu) return cost(kNarrow) < cost(kWide) ? kNarrow : kWide;

@@ -1,5 +1,4 @@
-// The tiles of gemm_wgmma_kernel.cuh. They are chosen for speed alone, because they do not change any bit of the
-// result.
+// The tiles of gemm_wgmma_kernel.cuh. They are chosen for speed alone, because they change no bit of the result.
 #pragma once
 
 #include "kernels/cuda/gemm/launch.h"
@@ -8,27 +7,27 @@ namespace lfm2 {
 
 struct WgmmaTile {
   int rows, columns;
-  int cluster;  // number of thread blocks: 1, or 2 with 128 rows
-  // The transpose is computed: rows of w are the rows of the instruction, and rows of a its columns, of which there may
-  // be any multiple of 8, so that a tile multiplies no more rows of a than there are. Takes outputs of the operands'
-  // type, with more than kMaxDirectRows rows only without bias and addition, in one thread block.
+  int cluster;  // number of thread blocks: 1, or 2 with 128 rows.
+  // The transpose is computed (swap-AB): rows of w are the instruction's rows, and rows of a its columns. There may be
+  // any multiple of 8 columns, so a tile multiplies no more rows of a than there are. Only for outputs of the operands'
+  // type; with more than kMaxDirectRows rows, only without bias and addition; never in clusters.
   bool transposed = false;
-  // a comes in bf16, and every block rounds the rows of its tiles to fp8 with a scale for each row, as Ops::quantize
-  // does. Transposed, with k up to kMaxRoundedK.
+  // a is bf16, and every block rounds the rows of its tiles to fp8 with a scale for each row, as Ops::quantize does.
+  // Only transposed, with k up to kMaxRoundedK.
   bool rounds = false;
   bool operator==(const WgmmaTile&) const = default;
 };
 
 inline constexpr int kMaxDirectRows = 16, kMaxRoundedK = 2048;
 
-// The tiles that there are. They take a multiprocessor's whole shared memory, or, with few rows, half of it.
+// All tiles. Each uses an SM's whole shared memory, or, with few rows, half of it.
 inline constexpr WgmmaTile kWgmmaTiles[] = {{128, 256, 2}, {128, 256, 1}, {128, 192, 1}, {128, 128, 1},
                                             {128, 96, 1},  {64, 128, 1},  {64, 96, 1},   {64, 64, 1}};
 inline constexpr WgmmaTile kWgmmaSwigluTiles[] = {{128, 256, 2}, {128, 128, 1}};
 inline constexpr WgmmaTile kWgmmaTransposedTiles[] = {
     {32, 128, 1, true}, {64, 128, 1, true}, {128, 128, 1, true}, {256, 128, 1, true}};
 
-// Of fp8, whose sums take twice the registers.
+// For fp8, whose sums need twice the registers.
 inline constexpr WgmmaTile kFp8Tiles[] = {{128, 128, 2}, {128, 128, 1}, {64, 64, 1}};
 inline constexpr WgmmaTile kFp8SwigluTiles[] = {{128, 128, 2}, {128, 128, 1}};
 inline constexpr WgmmaTile kFp8TransposedTiles[] = {
@@ -39,7 +38,7 @@ inline constexpr WgmmaTile kFp8RoundingTile{16, 64, 1, true, true};
 WgmmaTile choose_wgmma_tile(const GemmArgs& args, DType out, int multiprocessors);
 WgmmaTile choose_fp8_tile(const GemmArgs& args, int multiprocessors);
 
-// The same as launch_gemm_wgmma, with this tile, which is one of those above.
+// The same as launch_gemm_wgmma and launch_gemm_fp8, with this tile, which is one of those above.
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out, WgmmaTile tile);
 void launch_gemm_fp8(cudaStream_t stream, const GemmArgs& args, WgmmaTile tile);
 

@@ -1,5 +1,5 @@
-// What a thread block of gemm_wgmma_kernel.cuh has: its warps' roles, the ring of tile buffers in its shared memory,
-// and what the two warps do that fill the ring.
+// The thread block of gemm_wgmma_kernel.cuh: its warps' roles, the ring of tile buffers in its shared memory, and the
+// two warps that fill the ring.
 #pragma once
 
 #include "kernels/cuda/common/tensor_map.h"
@@ -15,15 +15,15 @@ constexpr int kDepth = kRowBytes / static_cast<int>(sizeof(T));  // elements of 
 constexpr int kSteps = kRowBytes / 32;                           // instructions along it
 constexpr int kWarpgroup = 128;                                  // threads
 
-// What a block has, which follows from its tile.
+// The dimensions of a block, which follow from its tile.
 template <WgmmaTile tile>
 struct Shape {
   static constexpr int kMultipliers = (tile.transposed ? tile.columns : tile.rows) / kWgmmaGroupRows;  // warpgroups
   static constexpr int kThreads = (kMultipliers + 1) * kWarpgroup;
   static constexpr int kLoaderOfW = kMultipliers * 4, kLoaderOfA = kLoaderOfW + 1;  // warps
 
-  // Pieces in a tile buffer. Of small tiles the multiplication takes less time than a turn of the loading warps (some
-  // 300 cycles), and than its own waits and arrivals: a second piece halves these.
+  // Pieces in a tile buffer. A small tile is multiplied faster than the loading warps fill a buffer, and faster than
+  // its own waits and arrivals: a second piece halves the latter two.
   static constexpr int kPieces = !tile.transposed && tile.rows + tile.columns < 192 ? 2 : 1;
   static constexpr int kAPiece = tile.rows * kRowBytes, kWPiece = tile.columns * kRowBytes;  // bytes
   static constexpr int kABytes = tile.rounds ? 0 : kPieces * kAPiece, kWBytes = kPieces * kWPiece;
@@ -34,14 +34,14 @@ struct Shape {
   static constexpr int kStagedBytes =
       ((tile.transposed ? tile.rows : tile.columns) > kPassColumns ? 2 : 1) * kPassBytes;  // of a warp
   static constexpr int kOutBytes = kMultipliers * 4 * kStagedBytes;
-  static constexpr int kNoteBytes = 32;  // beside a tile buffer: a tile's place, and the barriers full and free
+  static constexpr int kNoteBytes = 32;  // beside a tile buffer: a tile's coordinates, and the barriers full and free
   // Products of few rows wait for memory most of the time. Two blocks fit on an SM, so that the next kernel loads w
-  // while this one ends.
+  // while this kernel ends.
   static constexpr int kBlocks = tile.rows <= kMaxDirectRows ? 2 : 1;
   static constexpr int kBytes =
-      (kBlocks > 1 ? 112 : 227) * 1024 - 1024;  // without those that are lost to begin on 1024
-  // Where the block rounds a: the rows of a tile in all their length, piece by piece of k, as the copy engine would
-  // leave them in tile buffers.
+      (kBlocks > 1 ? 112 : 227) * 1024 - 1024;  // without the bytes that align the start to 1024
+  // If the block rounds a: the whole rows of a tile, piece by piece of k, laid out as the copy engine would leave them
+  // in tile buffers.
   static constexpr int kRoundedBytes = tile.rounds ? tile.rows * kMaxRoundedK : 0;
   static constexpr int kFixedBytes = kOutBytes + kRoundedBytes;
   static constexpr int kBuffers = (kBytes - kFixedBytes) / (kBufferBytes + kNoteBytes);
@@ -57,10 +57,10 @@ struct Shape {
   static_assert(!tile.rounds || (tile.transposed && kRoundedBytes % 1024 == 0), "swizzled rows come in eights");
 };
 
-// What the multiplying warps must know of a tile. It comes with the tile's first tile buffer.
+// What the multiplying warps must know of a tile. It arrives with the tile's first tile buffer.
 struct TileCoord {
-  // One of two tiles that share columns, or any where there are no clusters; a tile beside these pairs; a tile with
-  // rows for one of two warpgroups only; or that there are no more tiles.
+  // kPair: one of two tiles that share columns, or any tile without clusters. kSingle: a tile outside these pairs.
+  // kHalf: a tile with rows for only one of two warpgroups. kEnd: there are no more tiles.
   enum Kind { kPair, kSingle, kHalf, kEnd };
   int first_row, end_row, first_column;
   int kind;
@@ -80,11 +80,12 @@ struct TileCoord {
 template <WgmmaTile tile>
 struct Block {
   using S = Shape<tile>;
-  uint32_t staged, places;  // addresses in shared memory: of each warp's output, and of a place for each tile buffer
+  uint32_t staged, places;  // addresses in shared memory: of each warp's output, and of tile coordinates for each tile
+                            // buffer
   Ring<S::kBuffers, S::kBufferBytes> ring;
   uint32_t rounded;  // address in shared memory of the rows that the block rounds
   int rank;          // of the block in its cluster
-  int unit, units;   // the first unit; from a unit to the next
+  int unit, units;   // the first unit; distance from a unit to the next
   int rounds;        // number of tile buffers that k fills
 
   // `depth`: elements of k in a piece
@@ -103,7 +104,7 @@ struct Block {
 
 constexpr uint16_t kBoth = 3;  // blocks of a cluster
 
-// Calls load(work, round) in one lane for each tile buffer, once it is free, in the order in which they are multiplied.
+// Calls load(work, round) in one lane for each tile buffer, once it is free, in the order of multiplication.
 template <WgmmaTile tile, class Load>
 __device__ void fill_buffers(const GemmArgs& args, Block<tile>& block, const Load& load) {
   const bool elected = elect_lane();
@@ -117,7 +118,7 @@ __device__ void fill_buffers(const GemmArgs& args, Block<tile>& block, const Loa
     }
 }
 
-// Tells the warps that multiply what the tile is whose first tile buffer is being loaded, or that there is none.
+// Tells the multiplying warps which tile is being loaded into its first tile buffer, or that there are no more.
 template <WgmmaTile tile>
 __device__ void tell_place(const TileWork& work, const Block<tile>& block) {
   TileCoord{work.first_row, work.end_row, work.first_column,
@@ -136,7 +137,7 @@ __device__ void tell_end(const Block<tile>& block) {
   }
 }
 
-// The warp that loads a announces the bytes of w, too, where there is one.
+// Run by the warp that loads w. The warp that loads a, if there is one, also announces the bytes of w.
 template <int depth, WgmmaTile tile>
 __device__ void load_w(const GemmArgs& args, const CUtensorMap* map, Block<tile> block) {
   using S = Shape<tile>;
@@ -169,7 +170,8 @@ __device__ void load_w(const GemmArgs& args, const CUtensorMap* map, Block<tile>
   if constexpr (tile.rounds) tell_end(block);
 }
 
-// Behind the last row of a group, tile buffers keep what they had: it goes into sums that are not written.
+// Run by the warp that loads a. Beyond the last row of a group, tile buffers keep their old contents: these enter only
+// sums that are not written.
 template <int depth, WgmmaTile tile>
 __device__ void load_a(const GemmArgs& args, const CUtensorMap* map, int box_rows, Block<tile> block) {
   using S = Shape<tile>;

@@ -1,15 +1,14 @@
 // Matrix products of bf16, fp16 and fp8 on Hopper's tensor cores; dense and grouped. Each output is summed over k in
 // steps of 32 bytes in order, in one fp32 accumulator, whatever the tile, so the bits of a row do not depend on the
-// rows beside it. Of fp8, each 128 of k have an accumulator of their own, which is then added to fp32 sums
-// (gemm_fp8.cuh).
+// rows beside it. With fp8, each 128 of k have a separate accumulator, which is then added to fp32 sums (gemm_fp8.cuh).
 //
-// One thread block of the kernel stays on each SM and walks through tiles: one warp loads pieces of w and another one
-// pieces of a, ahead of one or two warpgroups that multiply and may round a themselves. No kernel writes weights, so
-// the first of these warps starts before the previous kernel has ended. The two blocks of a cluster work on two tiles
-// that share columns of w, or rows of a; each block loads a part of what is shared for both.
+// The kernel is persistent: one block stays on each SM and processes one tile after another. One warp loads pieces of w
+// and another warp pieces of a, ahead of one or two warpgroups that multiply and may round a themselves. No kernel
+// writes weights, so the warp that loads w starts before the previous kernel has ended. The two blocks of a cluster
+// compute two tiles that share columns of w, or rows of a; each block loads a part of the shared operand for both.
 //
-// Where groups have few rows, the roles of a and w are exchanged: the instruction's rows come in 64s, its columns in
-// eights. The bits are the same.
+// If groups have few rows, the roles of a and w are exchanged (swap-AB), because the instruction has rows in 64s but
+// columns in eights. The bits are the same.
 #pragma once
 
 #include <algorithm>
@@ -40,23 +39,24 @@ __device__ void multiply_tiles(const GemmArgs& args, bool float_out, Block<tile>
 template <class T, class Out, WgmmaTile tile, bool swiglu>
 __device__ void multiply_transposed_tiles(const GemmArgs& args, Block<tile> block);
 
-// - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and w of type T, out
-//   of type Out or fp32 (`float_out`), bias of any type; a_map and w_map describe a and w to the copy engine.
-// - block: stays on its multiprocessor and walks through tiles (TileScheduler), together with the other block of its
-//   cluster where there are two.
-// - thread: the warps of one or two warpgroups multiply, 64 rows of a each, or of w where the transpose is computed,
-//   and write (multiply_tiles, multiply_transposed_tiles), and may round a before (round_rows); one warp after them
-//   loads w (load_w), the next one a (load_a); any others do nothing, as registers go by warpgroups.
+// - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and w of type T, out of
+//   type Out or fp32 (`float_out`), bias of any type; a_map and w_map describe a and w to the copy engine.
+// - block: stays on its SM and processes one tile after another (TileScheduler), together with the other block of its
+//   cluster if there is one.
+// - thread: the warps of one or two warpgroups multiply 64 rows each, of a, or of w if the transpose is computed, and
+//   write (multiply_tiles, multiply_transposed_tiles); they may round a before (round_rows). The next warp loads w
+//   (load_w), the one after it a (load_a). Any others do nothing, as registers are assigned by warpgroup.
 // - alignment: n in octets (kSwiglu: in sixteens), rows of a and w in 16 bytes, everything on 16 bytes.
 template <class T, class Out, int rows, int columns, int cluster, bool transposed, bool rounds, bool swiglu>
 __global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster, transposed, rounds}>::kThreads,
                                   Shape<WgmmaTile{rows, columns, cluster, transposed, rounds}>::kBlocks)
     gemm_wgmma_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
                       const __grid_constant__ GemmArgs args, int box_rows, bool float_out) {
-  // nvcc takes no structures as parameters of a kernel's template.
+  // nvcc does not accept structures as template parameters of a kernel.
   constexpr WgmmaTile tile{rows, columns, cluster, transposed, rounds};
   using S = Shape<tile>;
-  // The next kernel may count on offsets that were there before this one started to wait.
+  // Offsets that become visible only with this kernel's wait are waited for before the trigger, so that the next kernel
+  // may read them before its own wait.
   const bool known = args.offsets == nullptr || args.offsets_visible == Visible::kBeforeWait;
   if (known) pdl_trigger();
   extern __shared__ char shared[];
@@ -89,22 +89,23 @@ __global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster, transp
       load_a<kDepth<T>, tile>(args, &a_map, box_rows, block);
     }
   }
-  if constexpr (tile.cluster > 1) cluster_sync();  // the other block's copies and arrivals may still come
+  if constexpr (tile.cluster > 1) cluster_sync();  // the other block's copies and arrivals may still be on their way
 }
 
-// Whether the transpose of the product may be computed in tiles of `rows` rows (multiply_transposed).
+// Whether tiles of `rows` rows may compute the transpose of the product (multiply_transposed).
 __host__ __device__ bool takes_transposed(const GemmArgs& args, bool float_out, int rows) {
   return args.epilogue == Epilogue::kSwiglu ||
          (!float_out && (rows <= kMaxDirectRows || (args.epilogue == Epilogue::kStore && args.bias.data == nullptr)));
 }
 
-// Known to the compiler to be the same in all lanes of a warp.
+// Computed so that the compiler knows it to be the same in all lanes of a warp.
 __device__ __forceinline__ int warpgroup_number() {
   return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
 }
 
-// Calls start(buffer, a, w, first) for each step of k. a and w are the places of that step's operands in the tile
-// buffer, in units of 16 bytes. The first tile buffer must have come. At the end, what was started has ended.
+// Calls start(buffer, a, w, first) for each step of k. a and w are the offsets of that step's operands in the tile
+// buffer, in units of 16 bytes. The first tile buffer must have arrived. On return, all started instructions have
+// ended.
 template <WgmmaTile tile, class F>
 __device__ __forceinline__ void for_each_step(Block<tile>& block, const F& start) {
   using S = Shape<tile>;
@@ -155,8 +156,8 @@ __device__ __forceinline__ void multiply(const GemmArgs& args, const TileCoord& 
   }
 }
 
-// Calls f(std::integral_constant<int, columns>) with the fewest columns of an instruction, up to `most`, that hold
-// `rows` rows.
+// Calls f(std::integral_constant<int, columns>) with the smallest number of columns of an instruction, up to `most`,
+// that is at least `rows`.
 template <int most, int columns = 8, class F>
 __device__ __forceinline__ void with_columns_for(int rows, const F& f) {
   constexpr int kNext = columns < 64 ? columns + 8 : columns < 160 ? columns + 16 : columns + 32;
@@ -168,8 +169,8 @@ __device__ __forceinline__ void with_columns_for(int rows, const F& f) {
     with_columns_for<most, kNext>(rows, f);
 }
 
-// Computes and writes a tile by its transpose: each warpgroup has its share of w's rows in the tile buffers,
-// 64 at a time, and all rows of a.
+// Computes and writes a tile by its transpose: each warpgroup has its share of w's rows in the tile buffers, 64 at a
+// time, and all rows of a.
 template <class T, class Out, WgmmaTile tile, bool swiglu>
 __device__ __forceinline__ void multiply_transposed(const GemmArgs& args, const TileCoord& place, Block<tile>& block) {
   using S = Shape<tile>;
@@ -219,7 +220,7 @@ __device__ __forceinline__ void multiply_transposed(const GemmArgs& args, const 
   });
 }
 
-// What the multiplying warps do with one tile after the other.
+// What the multiplying warps do, tile by tile.
 template <class T, class Out, WgmmaTile tile, bool swiglu>
 __device__ void multiply_tiles(const GemmArgs& args, bool float_out, Block<tile> block) {
   using S = Shape<tile>;
@@ -253,7 +254,7 @@ __device__ void multiply_tiles(const GemmArgs& args, bool float_out, Block<tile>
     const TileCoord place = TileCoord::load(block.rank, block.place());
     if (place.kind == TileCoord::kEnd) return;
     if constexpr (tile.cluster > 1)
-      if (transposable && place.kind != TileCoord::kPair) {  // the rows that a group has beside its pairs
+      if (transposable && place.kind != TileCoord::kPair) {  // rows of a group outside its pairs
         multiply_transposed<T, Out, tile, swiglu>(args, place, block);
         continue;
       }
@@ -275,8 +276,8 @@ __device__ void multiply_transposed_tiles(const GemmArgs& args, Block<tile> bloc
   }
 }
 
-// Rows of the boxes in which a is loaded. A box takes time for each of its rows, those outside of a included, and some
-// time of its own: so there are as many rows as most groups have, or a quarter of a tile that may have any number.
+// The rows of a TMA box of a. A box takes time for each of its rows, including those outside of a, and some fixed time.
+// So it has the rows of most groups, or a quarter of a tile that may have any number of rows.
 int rows_of_a_box(const GemmArgs& args, WgmmaTile tile) {
   if (tile.transposed) return std::max(tile.rows / 4, 8);
   const int64_t rows = args.m / std::min(args.m, args.groups);
@@ -293,7 +294,7 @@ void launch_tile(cudaStream_t stream, const GemmArgs& args, DType act, bool floa
   const int box_rows = rows_of_a_box(args, tile);
   const CUtensorMap a_map = matrix_map(args.a, act, args.m, args.k, box_rows, kDepth<T>);
   const CUtensorMap w_map = matrices_map(args.w.data, act, args.groups, args.n, args.k, S::kWBox, kDepth<T>);
-  // In clusters, every group may have two row tiles that are in no pair.
+  // With clusters, every group may have two row tiles outside pairs.
   const int64_t row_units = tile.cluster == 1 ? row_tile_bound(args.m, args.groups, tile.rows)
                                               : args.m / (tile.rows * tile.cluster) + 2 * std::min(args.m, args.groups);
   const int64_t units = row_units * ceil_divide(args.n, tile.columns);
@@ -318,7 +319,7 @@ void launch_listed(cudaStream_t stream, const GemmArgs& args, DType act, bool fl
                                        std::make_index_sequence<std::size(tiles)>{});
 }
 
-// Launches the kernel of the tile, which is one of `plain`, or, by its kind and the epilogue, of the others.
+// Launches the kernel of the tile, which must be in the list for its kind and the epilogue.
 template <class T, class Out, const auto& plain, const auto& gated, const auto& transposed>
 void launch_product(cudaStream_t stream, const GemmArgs& args, DType act, bool float_out, WgmmaTile tile) {
   if (tile.transposed && !takes_transposed(args, float_out, tile.rows)) CUDA_CHECK(cudaErrorInvalidValue);

@@ -1,5 +1,5 @@
-// Turns the tensor cores' sums, in the registers of a warp, into output: bias, SwiGLU, addition, rounding; and, where
-// the transpose was computed, the same by other writers. For gemm_wgmma_kernel.cuh.
+// The epilogue of gemm_wgmma_kernel.cuh: turns the tensor cores' sums, in the registers of a warp, into output by bias,
+// SwiGLU, addition and rounding. Sums of the transpose have their own writers.
 #pragma once
 
 #include "kernels/cuda/common/device_types.cuh"
@@ -19,9 +19,9 @@ __device__ inline float silu(float x) {
   return x * inverse;
 }
 
-// A warp's 16 rows and where they go.
+// A warp's 16 rows and their place in out.
 struct Strip {
-  int first_row, rows;  // where fewer than 16 rows are left, the others are not written
+  int first_row, rows;  // if fewer than 16 rows are left, the others are not written
   int first_column;     // first column of the sums
 };
 
@@ -74,8 +74,9 @@ __device__ void write_floats(const GemmArgs& args, const Strip& strip, const flo
   }
 }
 
-// Writes a warp's 16 rows of 16-bit results. They go through the warp's shared memory, 64 columns at a time, as 16 rows
-// of eight swizzled chunks, so that memory is read and written in rows of 128 bytes. Two such passes have a place each.
+// Writes a warp's 16 rows of 16-bit results. They pass through the warp's shared memory, 64 columns at a time, as 16
+// rows of eight swizzled chunks, so that memory is read and written in rows of 128 bytes. Two consecutive passes use
+// different places.
 template <class T, int width, Epilogue epilogue>
 class Writer {
  public:
@@ -96,7 +97,7 @@ class Writer {
 
   template <int size>
   __device__ void write(const float (&sums)[size]) const {
-    // Where the lane's row begins in the four matrices that are stored together; and the swizzle of its chunk.
+    // The address of the lane's row in the four matrices that are stored together, and the swizzle of its chunk.
     const int lane = threadIdx.x % 32, matrix_chunk = lane / 16, swizzle = lane % 8;
     const uint32_t matrix_row = staged_ + lane % 16 * 128;
 #pragma unroll
@@ -176,12 +177,12 @@ class Writer {
 };
 
 // Writes a warpgroup's 16-bit results from the registers, with bias and addition: 64 columns of the product for `width`
-// rows, which must be few, as memory is written in pieces of 16 bytes.
+// rows. The rows must be few, because memory is written in pieces of 16 bytes.
 template <class T, int width>
 class DirectWriter {
  public:
   // `rows`: of the tile, from first_row on; `first_column`: of the warpgroup's part of the product. Reads the old
-  // output where it is added to.
+  // output if the product is added to it.
   __device__ DirectWriter(const GemmArgs& args, int first_row, int rows, int first_column) : args_(args), rows_(rows) {
     const int thread = static_cast<int>(threadIdx.x) % 128;
     column_ = first_column + thread / 32 * 16 + thread % 32 / 4;
@@ -212,11 +213,11 @@ class DirectWriter {
   float old_[width / 2];
 };
 
-// Writes a warpgroup's 16-bit results: 64 columns of the product, of which warp i has 16 from column 16 i on (kSwiglu:
-// these are eight of gate and eight of up, which give eight of out), for `width` rows. They go through the warpgroup's
-// shared memory, 64 rows at a time, so that memory is written in pieces of 128 bytes (kSwiglu: 64). Of those 64 rows,
-// row r has its chunk c of eight columns at the place c ^ (r % 8) (kSwiglu: c ^ (r / 2 % 4)), so that eight rows of a
-// chunk lie in different banks. Two passes have a place each.
+// Writes a warpgroup's 16-bit results for `width` rows: 64 columns of the product, 16 for each warp (kSwiglu: eight of
+// gate and eight of up, which become eight of out). They pass through the warpgroup's shared memory, 64 rows at a time,
+// so that memory is written in pieces of 128 bytes (kSwiglu: 64). In shared memory, chunk c of eight columns of row r
+// lies at place c ^ (r % 8) (kSwiglu: c ^ (r / 2 % 4)), so that eight rows of a chunk lie in different banks. Two
+// consecutive passes use different places.
 template <class T, int width, bool swiglu>
 class TransposedWriter {
  public:
@@ -252,8 +253,8 @@ class TransposedWriter {
  private:
   static constexpr int kThreads = 128, kPassRows = 64, kPassBytes = kPassRows * 128;
   static constexpr int kChunks = swiglu ? 4 : 8;          // of a row
-  static constexpr int kRowsAtOnce = kThreads / kChunks;  // that one instruction of all threads writes
-  static constexpr int kStoreRows = swiglu ? 32 : 16;     // of the four matrices that a warp stores together
+  static constexpr int kRowsAtOnce = kThreads / kChunks;  // rows that one instruction of all threads writes
+  static constexpr int kStoreRows = swiglu ? 32 : 16;     // rows of the four matrices that a warp stores together
 
   struct Words {
     uint32_t of_matrix[4];
@@ -264,8 +265,8 @@ class TransposedWriter {
   __device__ static uint32_t address(int row, int chunk) {
     return swiglu ? row * 64 + (chunk ^ (row / 2 % 4)) * 16 : row * 128 + (chunk ^ (row % 8)) * 16;
   }
-  // Where the lane's row of the four matrices from `row` on lies. kSwiglu: they are 32 rows of the warp's chunk;
-  // otherwise 16 rows, of which the warp has two chunks.
+  // The address of the lane's row in the four matrices from `row` on. kSwiglu: they are 32 rows of the warp's chunk;
+  // otherwise 16 rows of the warp's two chunks.
   __device__ static uint32_t matrix_row(int row) {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) % kThreads / 32;
     return swiglu ? address(row + lane, warp) : address(row + lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);

@@ -7,7 +7,7 @@
 namespace lfm2 {
 
 constexpr int kWgmmaGroupRows = 64;  // rows of a warpgroup
-// Tiles of so many rows use a piece of w one after the other, so that it stays in L2.
+// Rows of a band: its tiles use a piece of w in succession, so that the piece stays in L2.
 constexpr int kWgmmaBandRows = 4096;
 
 // What one block computes: a tile, or half of its rows.
@@ -15,16 +15,22 @@ struct TileWork {
   int group;
   int first_row, end_row;  // rows of a and out; end_row is the group's end, not the tile's
   int first_column;
-  bool half;          // there are rows for one of two warpgroups only, which split the columns
+  bool half;          // only one of two warpgroups would have rows, so both have them and split the columns
   bool w_read_once;   // the group has no other row tile
   bool same_columns;  // the cluster's other block has the same columns and the next rows, otherwise the next columns
 };
 
-// The order of the units of work, of which each cluster takes one at a time. They are counted group by group. In a
-// group, the pairs of row tiles (without clusters: the row tiles) go band by band, then column by column, then row by
-// row. The one or two row tiles that are left belong to the last band, with pairs of column tiles, behind the two
-// columns that they share. So all that use a piece of w in a band do so at about the same time. A warp finds its units
-// by itself, with a prefix sum over the groups, 32 at a time, which its lanes keep.
+// The persistent tile scheduler: the order of the units of work, of which each cluster takes one at a time. Units are
+// numbered group by group. A group's pairs of row tiles (without clusters: row tiles) go band by band, then column by
+// column, then row by row. One or two row tiles outside the pairs, the singles, belong to the last band; a unit of a
+// single has two columns and follows their pairs. So all units that use a piece of w in a band do so at about the same
+// time. With clusters, three pairs and one single:
+//            column 0   column 1   column 2   column 3
+//   pair 0      0          3          7         10
+//   pair 1      1          4          8         11
+//   pair 2      2          5          9         12
+//   single      6 (columns 0, 1)     13 (columns 2, 3)
+// Each warp finds its units without the others, by a prefix sum over the groups, of which its lanes hold 32 at a time.
 template <WgmmaTile tile>
 class TileScheduler {
  public:
@@ -36,7 +42,7 @@ class TileScheduler {
     read_groups();
   }
 
-  // Finds a unit's work for the block `rank` of a cluster; callers ask in rising order. Returns false behind the last
+  // Finds a unit's work for the block `rank` of a cluster; callers ask in rising order. Returns false after the last
   // unit.
   __device__ bool find(int unit, int rank, TileWork& work) {
     while (true) {
@@ -60,7 +66,7 @@ class TileScheduler {
   static constexpr int kCluster = tile.cluster, kPairRows = tile.rows * kCluster;
   static constexpr int kBand = kWgmmaBandRows / kPairRows, kMaxMissing = 31;
 
-  // A pair that would lack more rows than kMaxMissing is not made; its tiles are single ones.
+  // A pair that would lack more rows than kMaxMissing is not made; its tiles become singles.
   __device__ static int pairs_of(int rows) {
     return (rows + (kCluster == 1 ? tile.rows - 1 : kMaxMissing)) / kPairRows;
   }
@@ -83,7 +89,7 @@ class TileScheduler {
 
   __device__ void place(int unit, int rank, int first, int end, TileWork& work) const {
     const int pairs = pairs_of(end - first), singles = singles_of(end - first, pairs);
-    // Bands as equal as can be: a low one would read all of w for a few rows.
+    // Bands as equal as possible: a low band would read all of w for a few rows.
     const int bands = max((pairs + kBand - 1) / kBand, 1), height = (pairs + bands - 1) / bands;
     const int band = min(height == 0 ? 0 : unit / (height * column_tiles_), bands - 1);
     const int in_band = unit - band * height * column_tiles_, rows = min(height, pairs - band * height);

@@ -1,4 +1,4 @@
-// grouped_matmul: each expert's product, of the rows that were sorted to it.
+// grouped_matmul: each expert's product with the rows that were sorted to it.
 #include "kernels/cuda/gemm/products.h"
 
 namespace lfm2 {

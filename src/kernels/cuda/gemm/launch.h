@@ -11,7 +11,8 @@
 
 namespace lfm2 {
 
-// The factors of fp8 operands (kernels/tensor.h): one for each `group` elements of k, or, with 0, for a whole row.
+// The factors of fp8 operands (kernels/tensor.h): one for each `group` elements of k, or, with `group` 0, for a whole
+// row.
 struct GemmScales {
   const float* a = nullptr;  // [groups of k, a_stride]; null where a is not fp8
   const float* w = nullptr;  // [groups, groups of k, n / w_rows]; null where w is not fp8
@@ -20,7 +21,7 @@ struct GemmScales {
   int group = 0;
 };
 
-// A product of every row of a with w, or of the rows offsets[e] … offsets[e + 1] with w[e], for every expert e.
+// A product of every row of a with w, or, for every expert e, of the rows offsets[e] … offsets[e + 1] with w[e].
 struct GemmArgs {
   const void* a;           // [m, k]
   AnyArray w;              // [groups, n, k]
@@ -30,30 +31,30 @@ struct GemmArgs {
   int64_t m, n, k;
   int64_t groups;
   Epilogue epilogue;
-  Visible offsets_visible = Visible::kAfterWait;  // where there are offsets
+  Visible offsets_visible = Visible::kAfterWait;  // if there are offsets
   // SMs that persistent kernels (those of wgmma) leave free: Backend::reserve_sms.
   int reserved_sms = 0;
   GemmScales scales{};
 };
 
-// For a of 16 bits, w of the same type, out of this type or fp32. Takes any sizes and addresses; rows of octets on 16
-// bytes are faster.
+// For a of 16 bits, w of the same type, out of this type or fp32. Any sizes and addresses; rows of octets on 16 bytes
+// are faster.
 void launch_gemm_mma(cudaStream_t stream, const GemmArgs& args, DType act, DType out);
 // The same for sm_90a only. n and k must be multiples of 8 (kSwiglu: n of 16), and everything on 16 bytes.
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out);
-// For a and w of fp8 with scales of single rows and no groups, or of eight rows of w and groups of 128, and out of
-// bf16, on sm_90a only. n must be a multiple of 8 (kSwiglu: 16) and k of 16, everything on 16 bytes. Each 128 of k are
-// summed by the tensor cores, whose own sums of fp8 keep fewer bits, and added up in fp32. Without args.scales.a, a is
-// bf16, which the kernel rounds (kFp8RoundingTile): not with kSwiglu.
+// For a and w of fp8 and out of bf16, on sm_90a only. The scales are those of single rows without groups, or of eight
+// rows of w and groups of 128. n must be a multiple of 8 (kSwiglu: 16) and k of 16, everything on 16 bytes. The tensor
+// cores sum each 128 of k, because their own sums of fp8 keep fewer bits, and these sums are added in fp32. Without
+// args.scales.a, a is bf16 and the kernel rounds it (kFp8RoundingTile): not with kSwiglu.
 void launch_gemm_fp8(cudaStream_t stream, const GemmArgs& args);
-// The same as launch_gemm_wgmma, with the same bits, where prefers_skinny() says so.
+// The same as launch_gemm_wgmma, with the same bits, for products that prefers_skinny() selects.
 void launch_gemm_skinny(cudaStream_t stream, const GemmArgs& args, DType act, DType out);
 // For a and out of fp32, w of bf16 or fp32, on sm_90a only. n and k must be multiples of 8 (w fp32: k of 4), and
 // everything on 16 bytes.
 void launch_gemm_bf16x3_wgmma(cudaStream_t stream, const GemmArgs& args);
 // For a and out of fp32, w of bf16. k must be a multiple of 8, and a and w on 16 bytes.
 void launch_gemm_bf16x3(cudaStream_t stream, const GemmArgs& args);
-// For a and out of fp32, w of any type; or for a and w of fp8 with any scales, out of any type. Takes any sizes and
+// For a and out of fp32, w of any type; or for a and w of fp8 with any scales, out of any type. Any sizes and
 // addresses.
 void launch_gemm_simt(cudaStream_t stream, const GemmArgs& args, DType out);
 

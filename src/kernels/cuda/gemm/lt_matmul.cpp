@@ -1,5 +1,5 @@
-// The products by cuBLASLt. It sees column-major matrices, so our row-major out = a wᵀ is its outᵀ [n, m] = op(wᵀ) a,
-// with w transposed.
+// The products by cuBLASLt. It works on column-major matrices, so our row-major out = a wᵀ is its outᵀ [n, m] = op(wᵀ)
+// a, with w transposed.
 #include "kernels/cuda/gemm/lt_matmul.h"
 
 #include <array>
@@ -24,7 +24,7 @@ cudaDataType_t data_type(DType dtype) {
   return CUDA_R_32F;
 }
 
-// The pedantic type keeps fp32 what it is, whatever NVIDIA_TF32_OVERRIDE or a later version says.
+// The pedantic type keeps true fp32, whatever NVIDIA_TF32_OVERRIDE or a later version says.
 cublasComputeType_t compute_type(DType act) {
   return act == DType::kF32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
 }
@@ -74,8 +74,8 @@ T attribute_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAt
   return value;
 }
 
-// The number of rows for which the fastest algorithm is chosen: that of a micro-batch, or, for the LM head, that of a
-// piece of rows.
+// The number of rows for which the fastest algorithm is chosen: that of a micro-batch, or, for the LM head, of a piece
+// of rows.
 int64_t typical_rows(int64_t n) { return n > 16384 ? 256 : 2048; }
 
 }  // namespace

@@ -27,8 +27,8 @@ class LtMatmul {
   LtMatmul(const LtMatmul&) = delete;
   LtMatmul& operator=(const LtMatmul&) = delete;
 
-  // Returns false where cuBLASLt has no algorithm that adds k in one piece for any number of rows; that depends on n, k
-  // and the types only. `problem` is one for which choose_dense gave kCublasLt.
+  // Returns false if no algorithm of cuBLASLt adds k in one piece (no split-K) for every number of rows; that depends
+  // on n, k and the types only. `problem` is one for which choose_dense returned kCublasLt.
   bool multiply(cudaStream_t stream, const GemmArgs& args, const GemmProblem& problem);
 
  private:

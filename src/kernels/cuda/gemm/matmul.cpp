@@ -1,4 +1,4 @@
-// matmul: one dense product, with a bias and an addition to the old output where they are wanted.
+// matmul: one dense product, with an optional bias and an optional addition to the old output.
 #include "kernels/cuda/gemm/products.h"
 
 namespace lfm2 {

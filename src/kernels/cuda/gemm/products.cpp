@@ -1,4 +1,4 @@
-// What the four products share: the launch of the chosen kernel, and the products of groups.
+// What the four products share: the launch of the chosen kernel, and grouped products.
 #include "kernels/cuda/gemm/products.h"
 
 #include "kernels/cuda/gemm/gemm_wgmma.h"
@@ -37,7 +37,7 @@ void Products::multiply(GemmPath path, GemmArgs args, const GemmProblem& problem
   }
 }
 
-// More rows are rounded in less time by an operator of their own.
+// For more rows, a separate quantize is faster.
 bool Products::rounds_operand(const Tensor& a, const Tensor& w) const {
   const int64_t max_rows = w.rank == 3 ? 8 : kMaxDirectRows, n = w.dim(w.rank - 2), k = w.k();
   return features_.hopper && a.dtype == DType::kBf16 && w.dtype == DType::kF8 && w.scales.group == 0 &&
@@ -96,7 +96,7 @@ void Products::multiply_groups(const Tensor& a, const Tensor& w, const Tensor& e
   const Product product = grouped_product(a, w, expert_offsets, out, epilogue);
   if (product.args.m == 0 || product.args.n == 0) return;
   multiply(product.path, product.args, product.problem);
-  // Where the offsets were not visible, the kernel lets the next one start only after its own wait, if at all.
+  // If the offsets were not visible, the kernel triggers the next kernel only after its own wait, if at all.
   if (expert_offsets) routing_visible_ = Visible::kBeforeWait;
 }
 

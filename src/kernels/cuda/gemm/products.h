@@ -28,7 +28,7 @@ class Products {
   void reserve_sms(int sms) { reserved_sms_ = sms; }  // as Backend's
   int reserved_sms() const { return reserved_sms_; }
 
-  // Each is defined in the file of its name; kernels/ops.h says what they compute.
+  // Each is defined in the file of its name; kernels/ops.h defines what they compute.
   void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write);
   void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out);
   void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out);
@@ -37,14 +37,14 @@ class Products {
   // Ops::rounds_operand.
   bool rounds_operand(const Tensor& a, const Tensor& w) const;
 
-  // matmul's arguments where it takes launch_gemm_skinny to write out in the type of a.
+  // The arguments of matmul if it would use launch_gemm_skinny and write out in the type of a.
   std::optional<GemmArgs> skinny_args(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out) const;
-  // The same for grouped_matmul (kStore) or grouped_swiglu (kSwiglu), where there are rows and columns.
+  // The same for grouped_matmul (kStore) or grouped_swiglu (kSwiglu); none if there are no rows or columns.
   std::optional<GemmArgs> few_grouped_rows_args(const Tensor& a, const Tensor& w, const Tensor& expert_offsets,
                                                 const Tensor& out, Epilogue epilogue) const;
 
-  // When the next kernel may read all routings: what the last launcher that wrote one returned, or kBeforeWait after a
-  // grouped product.
+  // When the next kernel may read all routings: what the last launcher that wrote a routing returned, or kBeforeWait
+  // after a grouped product.
   Visible routing_visible() const { return routing_visible_; }
   void set_routing_visible(Visible visible) { routing_visible_ = visible; }
 
@@ -57,7 +57,7 @@ class Products {
   Product dense_product(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) const;
   Product grouped_product(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out,
                           Epilogue epilogue) const;
-  // Multiplies each group's rows with its matrix w[group], or, without offsets, all rows with the only matrix.
+  // Multiplies each group's rows by its matrix w[group], or, without offsets, all rows by the only matrix.
   void multiply_groups(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out,
                        Epilogue epilogue);
   static GemmScales scales_of(const Tensor& a, const Tensor& w);
