@@ -1,5 +1,4 @@
-// Reading of regular files whose size is known and whose content is not trusted, and writing of files that are either
-// whole or absent.
+// Reads regular files with untrusted content, and writes files that are either whole or absent.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +12,7 @@ namespace lfm2 {
 
 enum class ExitCode : int;
 
-// From now on a file that grows beyond RLIMIT_FSIZE fails with EFBIG, where the system would end the process.
+// Ignores SIGXFSZ: from now on a write beyond RLIMIT_FSIZE fails with EFBIG instead of ending the process.
 void ignore_file_size_signal();
 
 // Throws the Error for a failed system call on `path`, with the text of `error`, an errno.
@@ -38,8 +37,8 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// A regular file, open for reading by position. Errors: kNoInput where it is missing, kData where it is no regular file
-// or a read lies outside it, kIo where the system fails.
+// A regular file, open for reading by position. Errors: kNoInput if it is missing, kData if it is no regular file or a
+// read lies outside it, kIo if the system fails.
 class CheckedFile {
  public:
   CheckedFile() = default;
@@ -65,7 +64,7 @@ size_t read_up_to(const FileDescriptor& file, uint64_t offset, std::span<std::by
 void write_fully(const FileDescriptor& file, uint64_t offset, std::span<const std::byte> bytes,
                  const std::filesystem::path& path);
 
-// Copies what `from` holds into `to`, which is empty; holes stay holes. Both are called `path` in an Error(kIo).
+// Copies the content of `from` into the empty file `to`; holes stay holes. Error(kIo) names `path` for both.
 void copy_data(const FileDescriptor& from, const FileDescriptor& to, const std::filesystem::path& path);
 
 // A file mapped into memory. Owns the mapping, not the file.
@@ -90,15 +89,15 @@ class FileMapping {
   std::byte* data_ = nullptr;
   uint64_t bytes_ = 0;
 };
-// Maps the first `bytes` of a file that is open for writing, and takes their disk space. Returns an empty mapping where
-// the file system cannot promise space or cannot map; Error(kIo) where there is no space.
+// Maps the first `bytes` of a file that is open for writing, and reserves their disk space. Returns an empty mapping if
+// the file system cannot reserve space or cannot map. Error(kIo) if the disk is full.
 FileMapping map_for_writing(const FileDescriptor& file, uint64_t bytes, const std::filesystem::path& path);
 
 // Reads a small text file as a whole. Error(kData) where it is larger than `limit_bytes`.
 std::string read_text_file(const std::filesystem::path& path, uint64_t limit_bytes);
 
-// The name of a file that is being made: a temporary name beside its own, until commit(). Destroyed without commit(),
-// it removes the file.
+// The name of a file that is being written: a temporary name beside the final one, until commit(). The destructor
+// removes the file if commit() was not called.
 class PendingPath {
  public:
   PendingPath() = default;
@@ -118,10 +117,10 @@ class PendingPath {
   void commit();  // fsync, rename, fsync of the folder; Error(kIo)
 
  private:
-  std::filesystem::path path_, temporary_;  // temporary_ is empty where nothing is to be removed
+  std::filesystem::path path_, temporary_;  // temporary_ is empty if nothing is to be removed
 };
 
-// Writes a file under a PendingPath. Errors: kCantCreate in the constructor, kIo later.
+// Writes a file under a PendingPath. Errors: kCantCreate from the constructor, kIo from all other functions.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path) : AtomicFile(PendingPath(std::move(path))) {}
@@ -130,10 +129,10 @@ class AtomicFile {
   const std::filesystem::path& path() const { return pending_.path(); }
   const std::filesystem::path& temporary_path() const { return pending_.temporary_path(); }
   void write(std::span<const std::byte> bytes);                      // appends
-  void write_at(uint64_t offset, std::span<const std::byte> bytes);  // writes at any place
-  // Takes disk space for `bytes` bytes; does nothing where the file system cannot.
+  void write_at(uint64_t offset, std::span<const std::byte> bytes);  // writes at an offset
+  // Reserves disk space for `bytes` bytes; does nothing if the file system cannot.
   void reserve(uint64_t bytes);
-  // Begins to write this range to the disk, without waiting.
+  // Starts to write this range to the disk, without waiting.
   void start_writeback(uint64_t offset, uint64_t bytes);
   void sync();
   void commit();
@@ -144,12 +143,12 @@ class AtomicFile {
   uint64_t end_ = 0;
 };
 
-// Refuses names of folders, and of devices and pipes: a finished file takes its place by renaming, which would remove
-// them. Error(kCantCreate).
+// Refuses names of folders, devices and pipes, because renaming a finished file to such a name would remove them.
+// Error(kCantCreate).
 void expect_name_of_file(const std::filesystem::path& path);
-// Whether nothing has this name. False where nobody can tell.
+// Whether nothing has this name. False if the file system cannot tell.
 bool is_free(const std::filesystem::path& path);
-// A free name beside `path`, for a file that is not whole yet.
+// A free name beside `path`, for an unfinished file.
 std::filesystem::path temporary_name(const std::filesystem::path& path);
 // Creates or empties a file, for reading and writing; follows no link. Error(kCantCreate).
 FileDescriptor create_file(const std::filesystem::path& path);
@@ -163,7 +162,7 @@ void sync_path(const std::filesystem::path& path);
 // rename, then fsync of the folder; Error(kIo).
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
-// a * b and a + b. Error(kData) naming `what` where they exceed 64 bits.
+// Return a * b and a + b. Error(kData) naming `what` if the result exceeds 64 bits.
 uint64_t checked_multiply(uint64_t a, uint64_t b, const std::string& what);
 uint64_t checked_add(uint64_t a, uint64_t b, const std::string& what);
 

@@ -1,4 +1,4 @@
-// XXH3-128 of bytes that come in pieces. The text form is the 32 hex digits that xxhsum -H2 prints.
+// XXH3-128 of bytes that arrive in pieces. The text form is the 32 hex digits that `xxhsum -H2` prints.
 #pragma once
 
 #include <xxhash.h>
@@ -33,7 +33,7 @@ inline std::string checksum_of(std::string_view text) {
   return checksum.hex();
 }
 
-// A sum of XXH3-128 hashes that have different seeds: the order in which they are added does not matter.
+// A sum of XXH3-128 hashes, each with a different seed. The order of addition does not matter.
 class HashSum {
  public:
   void add(std::span<const std::byte> bytes, uint64_t seed) {

@@ -1,4 +1,4 @@
-// The control groups, versions 1 and 2, of this process: those of a container, a pod or a Slurm job.
+// The control groups of this process (versions 1 and 2), which a container, a pod or a Slurm job sets up.
 #pragma once
 
 #include <filesystem>
@@ -14,13 +14,12 @@ struct ControlGroup {
   bool version2 = false;
 };
 
-// The groups that `membership` (/proc/self/cgroup) names for `controller` ("memory"), each with all that it lies in.
-// `mount` is where control groups are mounted (/sys/fs/cgroup). Some may not be visible, as a container's.
+// The groups that `membership` (/proc/self/cgroup) names for `controller` (such as "memory"), each followed by its
+// ancestors. Control groups are mounted at `mount` (/sys/fs/cgroup). A container may hide some of them.
 std::vector<ControlGroup> control_groups(const std::filesystem::path& membership, const std::filesystem::path& mount,
                                          std::string_view controller);
 
-// The processors' time that the control groups leave, in processors: 0.5 is half of one. Nothing where none has a
-// limit.
+// The CPU time that the control groups allow, in processors: 0.5 is half a processor. Nothing if no group has a limit.
 std::optional<double> processor_quota(const std::filesystem::path& membership, const std::filesystem::path& mount);
 
 }  // namespace lfm2

@@ -10,8 +10,9 @@
 
 namespace lfm2 {
 
-// kF8 is E4M3 "fn" of the OCP 8-bit specification: exponents of 4 bits with bias 7, mantissas of 3, no infinities, NaN
-// 0x7f and 0xff, magnitudes up to 448. Only operands of matrix products have it, with scales (kernels/tensor.h).
+// kF8 is E4M3 "fn" of the OCP 8-bit specification: 4 exponent bits with bias 7, 3 mantissa bits, no infinities, NaN is
+// 0x7f and 0xff, magnitudes up to 448. Only operands of matrix products have this type, together with scales
+// (kernels/tensor.h).
 enum class DType : uint8_t { kF32, kBf16, kF16, kI32, kF8 };
 
 struct Bf16 {

@@ -27,7 +27,7 @@ enum class ExitCode : int {
   kLost = 76,         // a rank, GPU or connection was lost or timed out
 };
 
-// Bytes of the UTF-8 character at the front of `text`; 0 where there is none that may go to a terminal.
+// The number of bytes of the UTF-8 character that begins `text`; 0 if the character is invalid or unfit for a terminal.
 inline size_t printable_bytes(std::string_view text) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
   const unsigned first = byte(0);
@@ -44,7 +44,7 @@ inline size_t printable_bytes(std::string_view text) {
   return first >= 0xc2 && first < 0xf5 && code >= kSmallest[length] && code < 0x110000 && !surrogate ? length : 0;
 }
 
-// The text as one line of UTF-8, whatever bytes of files it contains: others appear as \xNN, and long text is cut off.
+// The text as one line of printable UTF-8. Other bytes become \xNN, and long text is truncated.
 inline std::string printable(std::string_view text) {
   constexpr size_t kMaxLineBytes = 4096;
   std::string line;

@@ -1,4 +1,4 @@
-// What a file is that was given in place of another one, by its first bytes: for messages.
+// Recognises by its first bytes what kind of file a user gave instead of the expected one, for messages.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace lfm2 {
 
-// "is gzip: unpack it first" and the like; empty where the bytes are none of these.
+// Returns a text such as "is gzip: unpack it first"; empty if the kind is not known.
 inline std::string_view file_kind(std::string_view first_bytes) {
   using namespace std::string_view_literals;
   constexpr std::pair<std::string_view, std::string_view> kKinds[] = {
@@ -34,8 +34,8 @@ inline std::string_view file_kind(std::string_view first_bytes) {
   return {};
 }
 
-// Refuses the file by that name, where it has one. For binary forms, once their own first bytes are wrong: two bytes of
-// those may be the same by chance.
+// Refuses the file with that text if its kind is known. Readers of binary formats call this only after their own
+// signature did not match, because two bytes may be equal by chance.
 inline void refuse_other_kind(const CheckedFile& file) {
   std::array<char, 64> bytes{};
   const size_t count = std::min<uint64_t>(bytes.size(), file.size());

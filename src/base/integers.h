@@ -1,4 +1,4 @@
-// Integers as files have them: little-endian, of 1 to 8 bytes.
+// Reads the integers of files: little-endian, 1 to 8 bytes wide.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace lfm2 {
 
-// Those of `width` bytes each. Unsigned ones beyond the largest int64_t become that, as the HDF5 library converts them.
+// Converts integers of `width` bytes each. Unsigned values above INT64_MAX become INT64_MAX, as in the HDF5 library.
 inline std::vector<int64_t> integers_of(std::span<const std::byte> bytes, size_t width, bool is_signed) {
   std::vector<int64_t> values(bytes.size() / width);
   const int unused = 64 - 8 * static_cast<int>(width);

@@ -1,5 +1,5 @@
-// Results that are not finite: they are counted, and told of at the end, so that NaN and infinity do not pass for
-// results of the model. The usual causes are damaged weights and fp16, which overflows.
+// Counts results that are not finite, which are reported at the end. NaN and infinity then cannot pass for results of
+// the model. The usual causes are damaged weights and overflows of fp16.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace lfm2 {
 
-// Rows of results, or choices that ended where the next token could not be drawn.
+// In scoring, `count` counts rows of results; in generation, choices that ended because no token could be drawn.
 struct NotFinite {
   int64_t count = 0;
-  int64_t first_sample = -1;  // the lowest of their samples; -1 where there is none
+  int64_t first_sample = -1;  // the lowest sample concerned; -1: none
 
   void add(const NotFinite& other);
   bool operator==(const NotFinite&) const = default;

@@ -1,5 +1,5 @@
-// The threads that share the loops of the CPU operators. Owned by CpuBackend; the thread that calls parallel_for works,
-// too.
+// The threads that share the loops of the CPU operators. CpuBackend owns the pool. The thread that calls parallel_for()
+// works, too.
 #pragma once
 
 #include <atomic>
@@ -16,29 +16,29 @@ namespace lfm2 {
 
 class ThreadPool {
  public:
-  // `eager`: every thread has a processor that is seldom shared. So a thread polls for work, or for the end of the
-  // work, before it sleeps: waking a thread takes longer than many operators on a single row.
+  // `eager`: every thread has a processor almost to itself. A thread then polls for work before it sleeps, because
+  // waking a thread takes longer than many operators on a single row.
   explicit ThreadPool(int threads, bool eager = false);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   size_t threads() const { return workers_.size() + 1; }
-  // Changes with every range of items that is taken, but the first one of a task that one thread does alone.
+  // A counter for the watchdog: it changes with every range that a worker claims, except the first range of a task that
+  // one thread runs alone.
   uint64_t activity() const;
 
-  // Calls f(item, worker) once for every item in [0, count), in any order; concurrent calls differ in worker <
-  // threads(). Returns when all calls have returned. Throws the first exception of f; some items may not have run then.
-  // Not reentrant.
-  // Each worker has a share of neighbouring items, the same for equal counts, and takes them in order. One that has
-  // finished its share takes from the ends of the others'.
+  // Calls f(item, worker) once for every item in [0, count), in any order; concurrent calls have different `worker` <
+  // threads(). Returns when all calls have returned. Rethrows the first exception of f, after which some items may not
+  // have run. Not reentrant. Each worker has a share of neighbouring items, which depends only on `count`, and
+  // processes it in order. A worker that has finished its share steals from the ends of other shares.
   template <class F>
   void parallel_for(size_t count, F&& f) {
     parallel_for_ranges(count, 1, [&](size_t first, size_t, size_t worker) { f(first, worker); });
   }
-  // The same with f(first, end, worker) for ranges of items, where a range costs less than its items one by one. Each
-  // takes half of what is left of a share, but at most `most` items: the last ones are single, so that all workers end
-  // at about the same time. A worker without others takes `most` at once.
+  // The same with f(first, end, worker), for work where a range costs less than its items one by one. A worker claims
+  // half of the rest of a share, but at most `most` items. The last ranges are single items, so that all workers end at
+  // about the same time. A pool of one thread always claims `most` items.
   template <class F>
   void parallel_for_ranges(size_t count, size_t most, F&& f) {
     run(count, Task{[](void* context, size_t first, size_t end, size_t worker) {
@@ -46,7 +46,8 @@ class ThreadPool {
                     },
                     const_cast<void*>(static_cast<const void*>(&f)), most});
   }
-  // The item of `count` that the worker most likely takes after `item`, or `item` if its share ends there.
+  // The item that the worker most probably processes after `item`, of `count` items in all; `item` itself if the
+  // worker's share ends there. Callers prefetch its data.
   size_t next_item(size_t item, size_t count, size_t worker) const {
     return item >= share_begin(count, worker) && item + 1 < share_begin(count, worker + 1) ? item + 1 : item;
   }
@@ -58,7 +59,7 @@ class ThreadPool {
     void* context = nullptr;
     size_t most = 1;
   };
-  // Processors fetch lines of 64 bytes in pairs. What different threads write at the same time stands that far apart.
+  // Processors fetch cache lines of 64 bytes in pairs, so data that different threads write is 128 bytes apart.
   static constexpr size_t kLine = 128;
   // What is left of a worker's share: the first item in the lower half of the bits, the end in the upper half.
   struct alignas(kLine) Share {
@@ -80,15 +81,16 @@ class ThreadPool {
   bool all_left() const;
   void leave();
 
-  // Written by the caller alone, between two tasks. A change of generation_ tells the workers of a new one; only those
-  // inside read the task.
+  // Only the caller writes task_, between two tasks. A change of generation_ announces a new task to the workers. Only
+  // workers that passed the gate read task_.
   alignas(kLine) Task task_;
   std::atomic<uint32_t> generation_{0};
   // Whether a worker may join, and the number of workers inside.
   alignas(kLine) std::atomic<uint32_t> gate_{0};
   std::vector<Share> shares_;  // one for each worker, the caller's first
 
-  // A caller that is to sleep says so before it looks a last time; the worker that leaves last looks for it after that.
+  // Before the caller sleeps, it sets caller_sleeps_ and then checks for work once more. The last worker to leave reads
+  // caller_sleeps_ after it has left, so no wake-up is lost.
   alignas(kLine) std::mutex mutex_;
   std::condition_variable work_left_;
   std::atomic<bool> caller_sleeps_{false};

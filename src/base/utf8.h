@@ -13,9 +13,9 @@ inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+
 
 struct Utf8Character {
   uint32_t point;   // undefined where it is not valid
-  uint32_t length;  // bytes of the character, or of what one U+FFFD stands for
+  uint32_t length;  // bytes of the character, or the invalid bytes that one U+FFFD replaces
   bool valid;
-  bool cut;  // not valid only because the text ends within it
+  bool cut;  // invalid only because the text ends within the character
 };
 
 // The character at the front of `text`, which must not be empty.
@@ -25,7 +25,8 @@ inline Utf8Character first_character(std::string_view text) {
   if (lead < 0x80) return {lead, 1, true, false};
   const uint32_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
   if (lead < 0xc2 || lead > 0xf4) return {0, 1, false, false};
-  // The second byte has a narrower range where others would be overlong forms, surrogates or beyond U+10FFFF.
+  // After these lead bytes the second byte has a narrower range, which excludes overlong forms, surrogates and code
+  // points beyond U+10FFFF.
   uint8_t low = 0x80, high = 0xbf;
   if (lead == 0xe0) low = 0xa0;
   if (lead == 0xed) high = 0x9f;

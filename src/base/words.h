@@ -146,7 +146,7 @@ class WordReader {
   std::span<const int32_t> words_;
 };
 
-// A value as a message, and back. Error(kSoftware) where `words` is no such message.
+// Encode a value as a message and decode it. Error(kSoftware) if `words` is not such a message.
 template <class T>
 std::vector<int32_t> to_words(const T& value) {
   std::vector<int32_t> words;
@@ -160,7 +160,7 @@ T from_words(std::span<const int32_t> words) {
   expect(reader.at_end(), "from_words: a message that continues past its end");
   return value;
 }
-// The same as bytes, which collectives move.
+// The same as bytes, for collectives.
 template <class T>
 std::string to_bytes(const T& value) {
   const std::vector<int32_t> words = to_words(value);

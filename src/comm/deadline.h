@@ -1,5 +1,5 @@
-// The last resort against a hang: ends this process where MPI_Init, or a library call that has no deadline, does not
-// return. The launcher then ends the other ranks.
+// The last resort against a hang: ends this process if MPI_Init, or a library call without a deadline, does not return.
+// The launcher then ends the other ranks.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,9 +20,9 @@ namespace lfm2 {
 
 class Deadline {
  public:
-  // Unless destroyed before, prints `line` after `seconds` and ends the process with kLost. 0, or more than a century:
-  // never. With `orphan_line`, prints that and ends as soon as the process that started this one is gone: MPI does not
-  // always notice, while it starts, that its launcher was killed.
+  // After `seconds`, prints `line` and ends the process with kLost, unless this object was destroyed before. 0, or more
+  // than a century: never. With `orphan_line`, also prints that line and ends once the parent process is gone, because
+  // MPI in its start does not always notice that its launcher was killed.
   Deadline(double seconds, std::string line, std::string orphan_line = "") {
     if (seconds > 0 && seconds < kCentury)
       thread_ =
@@ -54,7 +54,7 @@ class Deadline {
       if (!orphan_line.empty() && ::getppid() != parent) end_process(orphan_line);
       if (Clock::now() < end) continue;
       if (Clock::now() < end + kOverslept) break;
-      // This process was itself stopped meanwhile; the ranks that were not know the cause and end the job.
+      // This process was suspended meanwhile. Ranks that were not suspended know the cause and end the job.
       end = Clock::now() + kGrace;
     }
     end_process(line);

@@ -1,5 +1,5 @@
-// Says in one line what a rank was doing when a library killed it, where MPI would print a stack instead, and ends the
-// job. MpiChannel uses it where MPI takes GPU memory itself.
+// Reports in one line what a rank was doing when a library killed it, instead of the stack that MPI would print, and
+// ends the job. MpiChannel uses this if MPI accepts GPU memory.
 #pragma once
 
 #include <signal.h>
@@ -12,7 +12,7 @@
 
 namespace lfm2 {
 
-// Marks that this thread is inside a call to MPI, for as long as it lives. MPI_CHECK makes one.
+// Marks this thread as inside a call to MPI during its lifetime. MPI_CHECK makes one.
 class InsideMpi {
  public:
   InsideMpi() { depth_ = depth_ + 1; }
@@ -25,10 +25,10 @@ class InsideMpi {
   static constinit thread_local volatile int depth_;
 };
 
-// While it lives, a fault signal (SIGSEGV, SIGBUS, SIGABRT) inside a call to MPI ends the process with kSoftware. The
-// line goes to stderr where `claim` returns true; then `end`, on a separate thread, ends all ranks. Anywhere else the
-// signal does what it did before. Another thread that faults meanwhile waits for the process to end. The thread that
-// constructs this object may have overflowed its stack, so its signals get another one. At most one object exists.
+// During its lifetime, a fault signal (SIGSEGV, SIGBUS, SIGABRT) inside a call to MPI ends the process with kSoftware.
+// The line goes to stderr if `claim` returns true; then `end`, on a separate thread, ends all ranks. Outside MPI the
+// signal has its earlier effect. Another thread that faults meanwhile waits for the process to end. Signals of the
+// constructing thread run on a separate stack, because its own may have overflowed. At most one object exists.
 class FatalSignals {
  public:
   FatalSignals(const std::string& line, std::function<bool()> claim, std::function<void()> end);
@@ -38,7 +38,7 @@ class FatalSignals {
 
  private:
   std::thread thread_;
-  std::vector<std::byte> stack_;  // for signals; empty where the thread had another stack for them before
+  std::vector<std::byte> stack_;  // for signals; empty if the thread already had a separate stack for them
   stack_t stack_before_{};
 };
 

@@ -23,9 +23,9 @@ class MpiMessages {
   ~MpiMessages();
 
   void send(std::vector<int32_t> words, int first, int last, int tag);  // to the ranks first ... last
-  // True, and the message in `words`, where one has come.
+  // Returns true, and the message in `words`, if one has arrived.
   bool receive(std::vector<int32_t>& words, Incoming& incoming);
-  void progress();  // frees messages that have left; throws the errors of those that failed
+  void progress();  // frees messages that were sent; throws the error of a failed one
 
  private:
   struct Outgoing {

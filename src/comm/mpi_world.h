@@ -1,4 +1,4 @@
-// The MPI job: which rank this is, what all ranks do together, and how all of them end. Owned by main.
+// The MPI job: this rank's number, the collectives of all ranks, and how all of them end. Owned by main.
 #pragma once
 
 #include <mpi.h>
@@ -23,11 +23,11 @@ namespace lfm2 {
 void check_mpi(int result, const char* call);
 #define MPI_CHECK(call) ::lfm2::check_mpi((static_cast<void>(::lfm2::InsideMpi()), (call)), #call)
 
-std::string mpi_library_version();  // as the library calls itself: "Open MPI v4.1.4"
+std::string mpi_library_version();  // as the library reports it: "Open MPI v4.1.4"
 
-// Some ranks of the job, in order, and their collectives. During a collective the rank's stamp says that it meets the
-// others at `what`. Error(kLost) where the rank makes no progress for `timeout_seconds` (0: the watchdog's own limit)
-// and waits for nobody who does.
+// Some ranks of the job, in order, and their collectives. During a collective the rank's stamp is kMeet with the label
+// `what`. Error(kLost) if for `timeout_seconds` (0: the watchdog's own limit) neither this rank nor the rank it waits
+// for makes progress.
 class MpiGroup {
  public:
   // The ranks of `parent` with the same `color`, in the order of `parent`. Collective over `parent`.
@@ -49,7 +49,7 @@ class MpiGroup {
   // Sends a text from rank `from` to rank `to`; both call this. Returns the text that was sent on rank `to`,
   // and `text` on all others.
   std::string pass(std::string text, int from, int to, double timeout_seconds, const char* what) const;
-  // The same three for one value that base/words.h can make words of, whose lists and texts have lengths of 31 bits.
+  // The same three for one value that base/words.h can encode. Its lists and texts have fewer than 2^31 elements.
   template <class T>
   T broadcast_value(const T& value, int root, double timeout_seconds, const char* what) const {
     return from_bytes<T>(broadcast(to_bytes(value), root, timeout_seconds, what));
@@ -65,14 +65,14 @@ class MpiGroup {
   T pass_value(const T& value, int from, int to, double timeout_seconds, const char* what) const {
     return from_bytes<T>(pass(to_bytes(value), from, to, timeout_seconds, what));
   }
-  // For many values, in place: no rank holds more than what it sends or receives.
+  // For many values, in place: a rank needs no memory besides the values that it sends or receives.
   void pass(void* data, size_t bytes, int from, int to, double timeout_seconds, const char* what) const;
   bool all_ranks(bool value, double timeout_seconds = 0) const;
   bool on_one_host() const;                                     // whether all ranks are on one host; collective
   double smallest(double value, double timeout_seconds) const;  // the smallest `value` of all ranks
 
-  // What to add to this rank's steady_seconds() to get rank 0's. It is taken from the fastest of several exchanges of
-  // messages, and is off by at most half the time of that exchange.
+  // What to add to this rank's steady_seconds() to get rank 0's. Measured in several exchanges of messages; the error
+  // is at most half the time of the fastest one.
   double clock_difference(double timeout_seconds) const;
 
  protected:
@@ -92,7 +92,7 @@ class MpiGroup {
 // The group of all ranks of the job.
 class MpiWorld : public MpiGroup {
  public:
-  // Starts the watchdog. Where ranks are on several hosts, each host writes its stamps to a separate file.
+  // Starts the watchdog. If ranks are on several hosts, each host writes its stamps to a separate file.
   MpiWorld(int* argc, char*** argv, Watchdog::Settings watchdog);
   ~MpiWorld() override;  // waits for all ranks, then MPI_Finalize
 
@@ -100,19 +100,19 @@ class MpiWorld : public MpiGroup {
   int local_size() const { return local_size_; }
   int64_t sum_on_host(int64_t value) const;
 
-  // The processors that this rank may use, divided by the ranks of this host that may use the same ones, or by
-  // `at_once` where no more ranks than that compute at a time.
+  // The processors that this rank may use, divided by the number of ranks that share them, or by `at_once` if only that
+  // number of ranks computes at a time.
   int fair_share_of_processors(int64_t at_once = std::numeric_limits<int64_t>::max()) const {
     const auto of = [&](int ranks) { return static_cast<int>(std::clamp<int64_t>(at_once, 1, ranks)); };
     return processors_.share(of(sharing_), of(local_size_));
   }
-  // What makes that share smaller than the affinity mask does.
+  // What makes that share smaller than the affinity mask alone would.
   std::vector<std::string> processor_limits() const { return processors_.reasons(sharing_, local_size_); }
 
-  // True for the first rank of this host that calls it. Only that rank reports, so that one cause gives one line.
+  // True for the first rank of this host that calls this. Only that rank reports, so that one cause prints one line.
   bool claim_failure();
   void say_failure(const std::string& text) const;  // one line on stderr, with this rank's name
-  // Ends all ranks. Never returns, not even where MPI hangs.
+  // Ends all ranks. Never returns, not even if MPI hangs.
   [[noreturn]] void abort(ExitCode code);
 
  private:
@@ -122,10 +122,10 @@ class MpiWorld : public MpiGroup {
 
   int local_rank_ = 0, local_size_ = 1;
   ProcessorLimits processors_;  // that this rank may use
-  int sharing_ = 1;             // ranks that may use the same ones
+  int sharing_ = 1;             // number of ranks that share these processors
   MPI_Comm local_ = MPI_COMM_NULL;
   MPI_Win window_ = MPI_WIN_NULL;
-  // Null once this rank no longer shares memory with the others. The watchdog reads it, too.
+  // Null after this rank has left the shared memory. The watchdog's thread reads it, too.
   std::atomic<Shared*> shared_ = nullptr;
   std::unique_ptr<Watchdog> owned_watchdog_;  // last, because its thread uses the members above
 };

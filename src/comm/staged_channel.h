@@ -1,5 +1,5 @@
-// Hidden states of a GPU over an MPI that accepts only host memory: each micro-batch goes in pieces by way of pinned
-// host memory, several of them at a time, while others are copied from or to the GPU.
+// Hidden states of a GPU over an MPI that accepts only host memory. Each micro-batch goes through pinned host memory in
+// pieces. MPI transfers some pieces while others are copied from or to the GPU.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ struct StagingPieces {
   int count = 32;
 };
 
-// From each rank of `pipeline` to the next, in a ring also from the last to the first. Transfers continue while a wait
+// Connects each rank of `pipeline` to the next, in a ring also the last to the first. Transfers advance while a wait
 // polls progress(). Collective.
 std::unique_ptr<Channel> make_staged_channel(const MpiGroup& pipeline, Backend& backend, const ChannelShape& shape,
                                              StagingPieces pieces = {});

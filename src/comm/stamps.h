@@ -1,5 +1,5 @@
-// What a rank is doing: written by the rank, and read by the watchdogs of all ranks of its host, in memory that they
-// share.
+// Stamps record what a rank is doing. The rank writes them to memory that all ranks of its host share; their watchdogs
+// read them.
 #pragma once
 
 #include <array>
@@ -19,12 +19,12 @@ enum class Phase : uint8_t {
   kConnect,  // waits until the peer takes part in the start of a channel between GPUs
   kCompute,
   kReceive,  // waits for hidden states from the peer
-  kSend,     // waits until the peer has taken hidden states
+  kSend,     // waits until the peer has received hidden states
   kStep,     // waits for the peer to announce the next step
   kTokens,   // waits for the peer to draw tokens
-  kIdle,     // has nothing to do: nobody asks for anything
+  kIdle,     // waits for requests
   kWrite,    // writes results
-  kMeet,     // waits for all other ranks at `label`
+  kMeet,     // waits for all other ranks at the meeting `label`
   kEnd,
 };
 
@@ -38,7 +38,7 @@ struct RankActivity {
   bool step = false;   // whether `unit` counts steps, not micro-batches
   int peer = kNobody;
   std::string_view label = {};  // name of a meeting; only the first kLabelBytes are kept
-  // Limit without progress here; 0: --timeout, for disks kDiskFactor times that.
+  // The limit without progress in this activity; 0: --timeout, for disk access kDiskFactor times that.
   double limit_seconds = 0;
   bool waits() const { return peer != kNobody || phase == Phase::kMeet; }
 };
@@ -46,11 +46,11 @@ struct RankActivity {
 // Text that follows "rank 2": "computes micro-batch 3", "waits for step 5 from rank 1".
 std::string to_text(const RankActivity& activity);
 
-// The part of the shared memory that belongs to one rank. One thread at a time writes stamps; any thread may pulse. A
-// reader may see a stamp half written, which spoils one line of a report and nothing else.
+// One rank's part of the shared memory. One thread at a time writes stamps; any thread may pulse. A reader may see a
+// half-written stamp, which only spoils one line of a report.
 class RankStamps {
  public:
-  static constexpr size_t kKept = 32;  // how many of the newest stamps are kept
+  static constexpr size_t kKept = 32;  // number of stamps that are kept, the newest ones
   static constexpr size_t kLabelBytes = 24;
 
   // A stamp as entries() returns it.
@@ -60,10 +60,10 @@ class RankStamps {
     std::string label;  // owns the text that activity.label points to
   };
 
-  void start(int rank);                                              // called by the owner before anybody reads
+  void start(int rank);                                              // called by the owner before any rank reads
   void enter(const RankActivity& activity);                          // writes a stamp, which counts as progress
   void pulse() { pulses_.fetch_add(1, std::memory_order_relaxed); }  // progress without a stamp
-  // A wait looked at its condition, which was not true yet.
+  // A wait polled its condition, which was still false.
   void look() { looks_.fetch_add(1, std::memory_order_relaxed); }
   void beat() { beats_.fetch_add(1, std::memory_order_relaxed); }  // the process runs
 

@@ -11,24 +11,24 @@ namespace lfm2 {
 
 class Wait {
  public:
-  // For `eager_seconds` from the start, and from each time that something moved, a wait looks without pause, then with
-  // sleeps between, because ranks may share cores with the threads that they wait for. A sleep takes `nap_share` of the
-  // time in which nothing has moved, and no longer than `longest_nap` seconds, so that a wait ends late by at most this
-  // share of itself.
+  // How a wait polls. For `eager_seconds` after its start, and after each transfer that advanced, it polls without
+  // pause. Then it sleeps between polls, because ranks may share cores with the threads that they wait for. A sleep
+  // lasts `nap_share` of the time since something advanced, at most `longest_nap` seconds. So a wait is late by at most
+  // that share of its duration.
   struct Pace {
     double eager_seconds = 300e-6;
     double nap_share = 1.0 / 64;
     double longest_nap = 2e-3;
   };
 
-  // `poll` is called before each look at the condition; it moves transfers on, returns what Channel::progress() does,
-  // and throws asynchronous errors. `work_done` ends a sleep early.
+  // `poll` is called before each test of the condition. It advances transfers, returns the result of
+  // Channel::progress(), and throws asynchronous errors. `work_done` ends a sleep early.
   Wait(Watchdog& watchdog, std::function<bool()> poll, Pace pace, WorkDoneSignal* work_done = nullptr)
       : watchdog_(watchdog), poll_(std::move(poll)), pace_(pace), work_done_(work_done) {}
   Wait(Watchdog& watchdog, std::function<bool()> poll) : Wait(watchdog, std::move(poll), Pace()) {}
 
-  // Returns the seconds waited once `done` is true; 0 where it was true at the first look. Meanwhile the rank's stamp
-  // is `activity`. Error(kLost) where the watchdog finds a stall.
+  // Returns once `done` is true, with the seconds waited; 0 if it was true at once. Meanwhile the rank's stamp is
+  // `activity`. Error(kLost) if the watchdog finds a stall.
   double until(const std::function<bool()>& done, const RankActivity& activity) const;
 
  private:

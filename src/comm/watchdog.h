@@ -20,8 +20,8 @@
 
 namespace lfm2 {
 
-// Where several ranks would report one cause and share no memory, each waits this long for the rank before it:
-// launchers take seconds to end the others.
+// Ranks that share no memory might all report one cause. Each waits this long per preceding rank before it reports,
+// because launchers take seconds to end the other ranks.
 constexpr double kHeadStartSeconds = 4;
 
 class Watchdog {
@@ -51,7 +51,7 @@ class Watchdog {
     self_->enter(activity);
   }
   RankActivity activity() const { return activity_; }
-  // `device_count` is a count that changes while a device works, which is progress without a stamp.
+  // `device_count` is a counter that changes while a device works. A change is progress without a stamp.
   void note(uint64_t device_count) {
     if (device_count != device_count_) self_->pulse();
     device_count_ = device_count;
@@ -63,8 +63,9 @@ class Watchdog {
   bool spoke() const { return spoke_; }
   bool claim() const { return ending_.claim(); }  // true for the first rank of the host that reports
   void end_all(ExitCode code) const { ending_.end(code); }
-  // The rank ends. From here on it alone is watched, because the shared memory of `board` is about to go. Nobody claims
-  // the right to report any more: the `ranks_before` ranks of the host that come before this one speak before it.
+  // Called when the rank ends. From here on the watchdog watches only this rank, because the shared memory of `board`
+  // is about to be freed. claim() can no longer decide who reports: this rank reports after the `ranks_before` ranks of
+  // the host that precede it.
   void leave_board(int ranks_before);
 
  private:

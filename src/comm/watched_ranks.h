@@ -1,5 +1,5 @@
-// The ranks of a host as a watchdog sees them: their stamps, and for how long nothing has changed in them. Watchdog
-// guards it with its lock.
+// The ranks of a host as a watchdog sees them: their stamps, and how long these have not changed. Watchdog's lock
+// guards it.
 #pragma once
 
 #include <span>
@@ -16,7 +16,7 @@ class WatchedRanks {
   // `board` holds the stamps of the ranks, all of them started.
   explicit WatchedRanks(std::span<RankStamps> board) : board_(board), seen_(board.size()) {}
 
-  // Looks at all ranks, `elapsed` seconds after the look before.
+  // Reads the stamps of all ranks, `elapsed` seconds after the previous call.
   std::vector<RankView> look(double elapsed);
   const RankStamps* find(int rank) const;  // null for a rank of another host
   std::string doing(int rank) const;       // "rank 2 computes micro-batch 3"
@@ -24,7 +24,7 @@ class WatchedRanks {
   std::string stamps_text() const;
 
  private:
-  // What the last look at a rank found, and the seconds since each of it changed.
+  // What the last look() at a rank found, and the seconds since each value changed.
   struct Seen {
     uint64_t progress = 0, looks = 0, beats = 0;
     double idle = 0, deaf = 0, silent = 0;

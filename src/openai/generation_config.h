@@ -1,4 +1,4 @@
-// generation_config.json: how the makers of a model would have its texts continued.
+// Reads generation_config.json, the sampling defaults that come with a model.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace lfm2 {
 
-// As vLLM reads the file: do_sample false means temperature 0, and otherwise do_sample decides nothing. Error(kData)
-// naming `what` and the key for values that are impossible, and for those that would change texts and are not
-// supported; other keys are ignored, as transformers writes many.
+// Reads the file as vLLM does: "do_sample": false means temperature 0; true has no effect. Error(kData) naming `what`
+// and the key for impossible values, and for values that would change texts and are not supported. Other keys are
+// ignored, because transformers writes many.
 SamplingOverrides parse_generation_config(std::string_view json, const std::string& what);
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// What is answered at once, from what is known of the model and its tokenizer, as JSON text.
+// Answers requests that need no forward, from the model's facts and its tokenizer, as JSON text.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +21,15 @@ struct ModelFacts {
   size_t max_answer_bytes = 0;
 };
 
-// May be asked by many threads. Error(kData) for what a body should not have, and for one whose answer would be too
-// large, before it is made.
+// Many threads may call it. Error(kData) for a bad body, and for a body whose answer would be too large, before that
+// answer is computed.
 class ModelInfo {
  public:
   explicit ModelInfo(ModelFacts facts);
 
   std::string models() const;
-  std::optional<std::string> model(std::string_view name) const;  // nothing: there is no such model
-  std::optional<std::string> tokenizer_info() const;              // nothing: there is no tokenizer
+  std::optional<std::string> model(std::string_view name) const;  // empty if there is no such model
+  std::optional<std::string> tokenizer_info() const;              // empty if there is no tokenizer
   std::string version() const;
   std::string tokenize(std::string_view body) const;
   std::string detokenize(std::string_view body) const;

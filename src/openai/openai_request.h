@@ -16,44 +16,45 @@ struct ResponseShape {
   std::vector<std::string> prompts = {};  // with "echo": the text of each prompt
   bool stream = false;
   bool include_usage = false;  // a stream ends with its usage
-  bool tools = false;          // calls of tools are looked for
-  bool token_ids = false;      // choices have their token ids, as they always do where there is no tokenizer
-  bool prefill_only = false;   // no token is asked for: the answer is the prompt, with its log-probabilities
+  bool tools = false;          // tool calls in the text are parsed
+  bool token_ids = false;      // choices include their token ids; without a tokenizer they always do
+  bool prefill_only = false;   // no token is generated: the answer is the prompt, with its log-probabilities
   int32_t choices = 1;         // of each prompt
 };
 
 struct OpenAiRequest : ResponseShape {
-  std::vector<Request> requests = {};  // one for each choice of each prompt, prompt by prompt; without their numbers
-  std::optional<uint64_t> fresh_seed = {};  // that the first prompt draws by
+  std::vector<Request> requests = {};       // one for each choice of each prompt, prompt by prompt; `sample` is not set
+  std::optional<uint64_t> fresh_seed = {};  // the seed of the first prompt, if the server drew it
 };
 
 struct EmbeddingsRequest {
-  std::vector<Request> requests = {};  // one for each input; without their numbers
-  bool base64 = false;                 // how embeddings are written
+  std::vector<Request> requests = {};  // one for each input; `sample` is not set
+  bool base64 = false;                 // embeddings are base64, not lists of numbers
 };
 
-// What may be asked for, the same for all requests.
+// The limits on a request, the same for all requests.
 struct RequestLimits {
-  int32_t max_top_logprobs = 20;  // tokens that are named beside each
+  int32_t max_top_logprobs = 20;  // of each token
   int64_t max_requests = 128;     // choices of all prompts of one body
   int64_t max_prompt_tokens = 0;  // of one prompt: the positions of the caches
   int64_t max_edits = 0;          // see GenerationPlan
   int64_t max_inputs = 2048;      // of one body of /v1/embeddings
-  // Numbers of all embeddings of one body: as text they take up to 15 bytes each, 63 MB.
+  // Numbers in all embeddings of one body. As text each has up to 15 bytes, 63 MB in all.
   int64_t max_embedded = 1 << 22;
-  // The most log-probabilities of prompts, top logprobs included: in an answer, and in the first piece of a stream.
+  // The maximum number of log-probabilities of prompts, top logprobs included: in a whole answer, and in the first
+  // event of a stream.
   int64_t max_scored = 1 << 20, max_streamed = 1 << 14;
 };
 
-// Fields that are null or not known are as if they were not there. Error(kData), with the field's name, for values of
-// other types or outside of their ranges, and for what is known and not supported. Where there is a `fresh_seed`, a
-// request without a seed, or with -1, draws by it: each prompt of a list by the next one. May be called by many
-// threads.
+// Ignores unknown fields and fields that are null. Error(kData) naming the field for a value of a wrong type or out of
+// range, and for fields that are known but not supported. With a `fresh_seed`, a request whose seed is missing or -1
+// uses it; each further prompt of a list uses the next number. Many threads may call it.
 OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineContext& context,
                                    const RequestDefaults& defaults, const RequestLimits& limits,
                                    std::optional<uint64_t> fresh_seed = {});
 
-// The same for /v1/embeddings. An embedding is made of the hidden state of the last position, or of the mean of all.
+// The same for /v1/embeddings. `hidden` selects what an embedding is made of: the last position's hidden state, or the
+// mean over all positions.
 EmbeddingsRequest parse_embeddings_request(std::string_view body, const LineContext& context, Hidden hidden,
                                            const RequestLimits& limits);
 

@@ -1,4 +1,4 @@
-// The fields of a request, read alike from lines and from bodies: by type and range, then as what they mean.
+// Reads the fields of a request from input lines and HTTP bodies alike: checks type and range, then interprets them.
 #pragma once
 
 #include <atomic>
@@ -17,49 +17,49 @@ namespace lfm2 {
 
 class TextModel;
 
-// What lines are read with. max_positions: no sample has more tokens.
+// The context in which lines and bodies are read. max_positions: the most tokens of a sample.
 struct LineContext {
   int64_t vocab = 0, max_positions = 0, hidden = 0;
   const TextModel* text = nullptr;          // null: lines of ids only
-  std::string text_error = {};              // then what a line of text is refused with
-  bool strict = false;                      // a faulty batch line is an error like any other
-  bool continues = false;                   // the job continues samples, so their lines may say how
+  std::string text_error = {};              // the refusal of a line of text if `text` is null
+  bool strict = false;                      // a faulty batch line ends the job, as other faults do
+  bool continues = false;                   // the job generates, so lines may have sampling fields
   bool scores = false;                      // --score: lines may name a target
   bool states = false;                      // --hidden
   bool embeddings = false;                  // the lines are batch lines of /v1/embeddings
   std::time_t now = 0;                      // the date of templates that ask for it
-  const std::atomic<bool>* stop = nullptr;  // soon after it became true, reading ends with Error(kStopped)
+  const std::atomic<bool>* stop = nullptr;  // if it becomes true, reading ends soon with Error(kStopped)
 };
 
-// The value where it is an integer of 64 bits, which JSON may write as 5.0, too.
+// The value if it is an integer of at most 64 bits. JSON may write it as 5.0, too.
 std::optional<int64_t> whole_number(const OrderedJson& value);
 // Error(kData) naming where, key, found and expected.
 [[noreturn]] void refuse_field(const std::string& where, std::string_view key, const OrderedJson& found,
                                std::string_view expected);
-// The context's tokenizer and template. Error(kData) where there are none.
+// The context's tokenizer and template. Error(kData) if there are none.
 const TextModel& text_model(const LineContext& context, const std::string& where);
 
-// Reads one JSON object, and knows which of its keys nobody asked for. A field that is absent is as one that is null.
-// Each reader: Error(kData) where the value is of another type or outside of its range.
+// Reads one JSON object and remembers which keys were read. A field that is null counts as absent. Every reader throws
+// Error(kData) for a value of a wrong type or out of range.
 class FieldReader {
  public:
   // All three must outlive the reader.
   FieldReader(const OrderedJson& object, const LineContext& context, const std::string& where)
       : object_(object), context_(context), where_(where) {}
 
-  const OrderedJson* find(const std::string& key);  // null where the object has no such field
+  const OrderedJson* find(const std::string& key);  // null if the object has no such field
   std::optional<int64_t> integer(const std::string& key, int64_t least, int64_t most);
   std::optional<float> number(const std::string& key, float least, float most);
   bool flag(const std::string& key);
   const std::string* text(const std::string& key);
   std::vector<int32_t> ids(const std::string& key);
-  // The ids in `value`, which stands under `key`.
+  // The ids in `value`, the value of `key`.
   std::vector<int32_t> ids(const std::string& key, const OrderedJson& value) const;
   std::vector<std::string> stops(const std::string& key);  // one text, or a list of them
   // {"id": bias}, as in OpenAI's interface; sorted by id.
   std::vector<std::pair<int32_t, float>> biases(const std::string& key);
-  // Error(kData) for a field with a value that nobody asked for: for any, or for any that other_field() does not let
-  // pass.
+  // Error(kData) for a field that was not read: for any such field (kRefused), or only for those that other_field()
+  // calls unsupported (kListed).
   enum class Others { kRefused, kListed };
   void expect_all_known(Others others) const;
 
@@ -73,24 +73,24 @@ class FieldReader {
   std::vector<std::string> known_;
 };
 
-// The fields of the table of sampling parameters, by their names in lines and bodies or in generation_config.json, in
-// which no integer is negative.
+// Reads the fields of kSamplingFields, by their names in lines and bodies or, with `config`, by those in
+// generation_config.json, where no integer may be negative.
 void read_sampling(FieldReader& fields, SamplingOverrides& sampling, bool config = false);
-// How a request is to be continued, in the names of OpenAI's interface and those that transformers and vLLM add. "echo"
-// is read for kCompletion alone. "logprobs" is a number of tokens but for kChatCompletion, where it says whether, and
-// "top_logprobs" how many.
+// Reads the generation fields of a request by OpenAI's names and the names that transformers and vLLM add. "echo" is
+// read only for kCompletion. "logprobs" is a number of tokens, except for kChatCompletion: there it is a boolean, and
+// "top_logprobs" is the number.
 void read_rules(FieldReader& fields, SampleRules& rules);
-// "messages", "tools" and "chat_template_kwargs" through the chat template. With `goes_on` the generation prompt
+// Renders "messages", "tools" and "chat_template_kwargs" by the chat template. With `goes_on` the generation prompt
 // follows.
 std::vector<int32_t> ids_of_messages(FieldReader& fields, bool goes_on = true);
 std::vector<int32_t> encode(std::string_view text, bool special, const LineContext& context, const std::string& where);
-// "add_special_tokens": whether a prompt gets the tokenizer's own, as BOS, as it does where nothing is said.
+// "add_special_tokens": whether a prompt gets the tokenizer's special tokens such as BOS; the default is true.
 bool adds_special_tokens(FieldReader& fields);
-// Error(kData) for no ids, or for more than leave room in the model's positions. With a `field` of OpenAI's interface
-// the message uses OpenAI's words.
+// Error(kData) if there are no ids, or too many for the model's positions. With a `field` of OpenAI's interface the
+// message uses OpenAI's words.
 void check_length(const std::vector<int32_t>& ids, const LineContext& context, const std::string& where,
                   std::string_view field = {});
-// The most tokens of a sample, in words.
+// A text that states the maximum number of tokens of a sample.
 std::string max_length_text(int64_t most, bool scores);
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// One line of .jsonl or .txt as a sample: its ids, its name, and how it is to be continued.
+// Parses one line of .jsonl or .txt into a sample: its ids, its name and its generation fields.
 #pragma once
 
 #include <string>
@@ -12,29 +12,30 @@ namespace lfm2 {
 
 struct RequestLine {
   std::vector<int32_t> ids;
-  std::string name;  // "id" or "custom_id" as JSON text; "": it has none
+  std::string name;  // "id" or "custom_id" as JSON text; "": none
   SampleRules rules;
-  int64_t scored = 0;                // with --score: how many ids, the last ones, are scored
-  std::vector<int32_t> inputs = {};  // of /v1/embeddings: how many ids each of its inputs has
+  int64_t scored = 0;                // with --score: the number of ids at the end that are scored
+  std::vector<int32_t> inputs = {};  // of /v1/embeddings: the number of ids of each input
   bool base64 = false;               // of /v1/embeddings: the answer is to be in base64
-  std::string error = {};            // of a batch line: why it is answered with an error; such a line has no ids
+  std::string error = {};            // of a faulty batch line: the error that answers it; such a line has no ids
 };
 
 // A batch line that is answered with an error.
 RequestLine faulty_line(std::string name, LineForm form, std::string error);
 
-// {"input_ids": [...]}, {"text": "..."} (with --score each with "target"), {"prompt": "..." or [...]}, {"messages":
-// [...], "tools": [...]}, each with "id" and, where the job continues samples, with the fields of a request; or a batch
-// line, {"custom_id", "method", "url", "body"}, whose faults become its error. Error(kData) naming `where`, found and
-// expected for any other fault. May be called by many threads at once.
+// Parses a line of JSON. Its forms are {"input_ids": [...]} and {"text": "..."} (with --score optionally with
+// "target"), {"prompt": "..." or [...]} and {"messages": [...], "tools": [...]}. Each may have "id" and, in a
+// generation, the fields of a request. A batch line {"custom_id", "method", "url", "body"} is a further form; its
+// faults become its `error`. Any other fault is Error(kData) naming `where`, found and expected. Many threads may call
+// it at once.
 RequestLine parse_request_line(std::string_view line, const LineContext& context, const std::string& where);
-// A line of .txt: its text as it stands.
+// A line of .txt: the line itself is the text.
 RequestLine parse_text_line(std::string_view line, const LineContext& context, const std::string& where);
 
-// The fields of /v1/embeddings: ids, inputs and base64 of the line.
+// Reads the fields of /v1/embeddings into `ids`, `inputs` and `base64` of the line.
 void read_embeddings(FieldReader& fields, RequestLine& line);
 
-// What a line asks for, by its keys. kNone: it is no JSON.
+// What a line asks for, by its keys. kNone: it is not JSON.
 enum class LineKind : uint8_t { kNone, kScored, kContinued, kBatch, kEmbeddings };
 LineKind kind_of_line(std::string_view line);
 constexpr bool is_batch(LineKind kind) { return kind == LineKind::kBatch || kind == LineKind::kEmbeddings; }

@@ -1,5 +1,5 @@
-// An answer of OpenAI's interface while its tokens come: what was drawn for each of its requests, as JSON text. Used by
-// one thread at a time.
+// Builds an answer of OpenAI's interface, as JSON text, from the tokens that are drawn for each of its requests. Used
+// by one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -16,31 +16,31 @@ namespace lfm2 {
 
 class TextModel;
 
-// Numbers of an answer, such as log-probabilities: writing more than these as text takes some 10 ms.
+// An answer with more numbers, such as log-probabilities, is large: a separate thread formats it.
 constexpr int64_t kLargeResponse = 1 << 15;
 
 class ResponseBuilder {
  public:
   virtual ~ResponseBuilder() = default;
 
-  // The next token of request number `index`. `cached`: tokens of its prompt that the prefix cache had. Error(kData)
-  // where the answer becomes larger than it may be.
+  // Adds the next token of request number `index`. `cached`: the number of its prompt tokens found in the prefix cache.
+  // Error(kData) if the answer becomes too large.
   virtual void add(size_t index, const DrawnToken& token, int64_t cached) = 0;
-  // All of the requests have ended.
+  // Whether all requests have ended.
   virtual bool done() const = 0;
-  // Its body() takes long enough to hold up the answers of others.
+  // Whether body() takes long enough to delay other answers.
   virtual bool large() const = 0;
-  // The whole answer, once it is done.
+  // The whole answer, once done().
   virtual std::string body() = 0;
 
-  // Instead of body() for a stream: the events that follow a token of request number `index`, which may be none, and
+  // For a stream, instead of body(): the events that follow a token of request number `index` (possibly none), and
   // those at the end. `gathers`: text may wait for a later event.
   virtual bool streams() const { return false; }
   virtual std::vector<std::string> events(size_t, bool /*gathers*/) { return {}; }
   virtual std::vector<std::string> last_events() { return {}; }
 };
 
-// The tokens between which a model writes calls of tools; -1 where its tokenizer has none.
+// The tokens that enclose a model's tool calls; -1 if its tokenizer has none.
 struct ToolTokens {
   int32_t begin = -1, end = -1;
 };
@@ -49,8 +49,8 @@ ToolTokens tool_tokens_of(const TextModel* text);
 // Of /v1/completions and /v1/chat/completions.
 class CompletionBuilder : public ResponseBuilder {
  public:
-  // The tokenizer of `facts` must outlive this; without one the choices have token ids and no text. An answer that is
-  // no stream may have max_scored log-probabilities.
+  // The tokenizer of `facts` must outlive this; without one, choices have token ids and no text. An answer that is no
+  // stream has at most max_scored log-probabilities.
   CompletionBuilder(const OpenAiRequest& request, std::string id, ResponseFacts facts, const ToolTokens& tool_tokens,
                     int64_t max_scored);
 
@@ -64,12 +64,12 @@ class CompletionBuilder : public ResponseBuilder {
 
  private:
   struct Choice {
-    Completion completion;               // whole, or in a stream what was not sent yet
-    std::optional<AnswerStream> stream;  // nothing without a tokenizer
+    Completion completion;               // the whole completion; in a stream, the part not sent yet
+    std::optional<AnswerStream> stream;  // empty without a tokenizer
     std::optional<TokenOffsets> offsets;
-    std::optional<std::vector<int32_t>> call;  // the tokens between those of tool calls
+    std::optional<std::vector<int32_t>> call;  // the tokens of the open tool call
     std::vector<ToolCall> calls;
-    std::string text;  // of the answer; in a stream what was not sent yet
+    std::string text;  // of the answer; in a stream, the part not sent yet
     int64_t tokens = 0, cached = 0;
     bool ended = false;
   };
@@ -111,7 +111,7 @@ class EmbeddingsBuilder : public ResponseBuilder {
   const bool base64_;
   const std::string model_;
   int64_t tokens_ = 0;                      // of all inputs
-  std::vector<std::vector<float>> states_;  // by input; empty where it is still to come
+  std::vector<std::vector<float>> states_;  // by input; empty until it is computed
   int64_t left_;
 };
 

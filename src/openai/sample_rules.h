@@ -1,4 +1,4 @@
-// How samples are to be continued, where their lines of input or bodies say so, and the requests that follow from it.
+// The generation fields of samples, from input lines or bodies, and the requests that result from them.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,20 @@
 
 namespace lfm2 {
 
-// The form in which a sample was given. The options' own defaults hold for kIds and kText, those of the model's
+// The form in which a sample was given. Defaults come from the options for kIds and kText, and also from the model's
 // generation_config.json for the others.
 enum class LineForm : uint8_t { kIds, kText, kPrompt, kMessages, kCompletion, kChatCompletion };
-// Lines of OpenAI's batch form: their answers have that form too.
+// Lines of OpenAI's batch form, which are answered in that form.
 constexpr bool is_batch_form(LineForm form) {
   return form == LineForm::kCompletion || form == LineForm::kChatCompletion;
 }
 
-// What the answer to a sample looks like: known where its line is read, needed where its completion is written. It goes
-// through the pipeline as one word, Request::tag.
+// The form of the answer to a sample. The first stage reads it from the line; the rank that writes the completion needs
+// it. It goes through the pipeline as one word, Request::tag.
 struct ResponseForm {
   LineForm form = LineForm::kIds;
   std::optional<int32_t> log_probs = {};  // see SampleRules; at most 2^20
-  bool echo = false;                      // the prompt stands before the answer
+  bool echo = false;                      // the answer begins with the prompt
 
   int32_t to_word() const {
     return static_cast<int32_t>(form) | (log_probs ? *log_probs + 1 : 0) << 8 | (echo ? kEcho : 0);
@@ -43,7 +43,7 @@ struct ResponseForm {
   static constexpr int32_t kEcho = 1 << 30;
 };
 
-// The fields of a line that go before options; nothing where the line is silent.
+// The fields of a line that override options; empty if the line does not set them.
 struct SampleRules {
   LineForm form = LineForm::kIds;
   bool ignore_eos = false;
@@ -51,7 +51,7 @@ struct SampleRules {
   int32_t choices = 1;  // draws from the same prompt: "n"
   SamplingOverrides sampling = {};
   std::optional<int32_t> log_probs = {};     // top logprobs of each token; 0: only the token's own log-probability
-  std::vector<int32_t> stop_token_ids = {};  // besides those that end a text anyway
+  std::vector<int32_t> stop_token_ids = {};  // in addition to the end-of-text tokens
   std::vector<std::pair<int32_t, float>> logit_bias = {};  // by token
   bool operator==(const SampleRules&) const = default;
   auto operator<=>(const SampleRules&) const = default;
@@ -67,21 +67,22 @@ void for_each_field(MaybeConst<SampleRules> auto& rules, const auto& each) {
 struct RequestDefaults {
   Request of_ids;                         // kIds and kText: the options
   Request of_text;                        // all other forms: the options, and the model's generation_config.json
-  std::optional<int32_t> log_probs = {};  // of lines that are no batch lines: see SampleRules
+  std::optional<int32_t> log_probs = {};  // of lines that are not batch lines: see SampleRules
 };
 
 // `overrides` take precedence over the request's own sampling parameters.
 void apply(const SamplingOverrides& overrides, Request& request);
 
-// The request of a sample, without its prompt. The fields of its line take precedence over the defaults. The draws of a
-// sample of ids depend on its number in the job, unless its line has a seed; all others depend only on their seeds.
+// The request of a sample, without its prompt. The fields of its line override the defaults. Draws of a sample given as
+// ids depend on its number in the job, unless its line has a seed; draws of all other samples depend only on their
+// seeds.
 Request request_by_rules(const RequestDefaults& defaults, const SampleRules& rules, int64_t sample);
 
-// The seed of one of several draws from the same prompt: the first one has the seed itself.
+// The seed of one of several choices of a prompt: the first choice has `seed` itself.
 uint64_t seed_of_choice(uint64_t seed, int32_t choice);
 
-// The rules of each sample of a job. Equal ones are kept once; seeds take 16 bytes a sample, and rules that are not
-// all equal 4.
+// The rules of each sample of a job. Equal rules are stored once. Seeds need 16 bytes a sample, and rules that are not
+// all equal 4 bytes a sample.
 class RuleTable {
  public:
   void push_back(SampleRules rules) {
@@ -95,7 +96,7 @@ class RuleTable {
     if (!seeds_.empty() || seed) seeds_.push_back(seed);
     ++samples_;
   }
-  bool empty() const { return samples_ == 0; }  // no sample has any
+  bool empty() const { return samples_ == 0; }  // no sample has rules
   SampleRules operator[](int64_t sample) const {
     if (empty()) return {};
     const auto at = static_cast<size_t>(sample - first_);
@@ -103,12 +104,12 @@ class RuleTable {
     if (!seeds_.empty()) rules.sampling.seed = seeds_[at];
     return rules;
   }
-  // Of the rules of a sample only the number of choices.
+  // The number of choices of a sample.
   int32_t choices(int64_t sample) const {
     return empty() ? 1 : distinct_[of_sample_.empty() ? 0 : of_sample_[static_cast<size_t>(sample - first_)]].choices;
   }
-  // The rules of the samples first ... first + count - 1 for a message, and the table that knows these alone, under
-  // the same numbers.
+  // to_words() encodes the rules of the samples first ... first + count - 1. from_words() returns a table of only these
+  // samples, under the same numbers.
   std::vector<int32_t> to_words(int64_t first, int64_t count) const;
   static RuleTable from_words(std::span<const int32_t> words);
   const std::vector<SampleRules>& distinct() const { return distinct_; }  // without seeds
@@ -118,7 +119,7 @@ class RuleTable {
   int64_t first_ = 0;  // number of the first sample
   std::vector<SampleRules> distinct_;
   std::map<SampleRules, uint32_t> index_;
-  std::vector<uint32_t> of_sample_;             // index of distinct_; empty while all are the first
+  std::vector<uint32_t> of_sample_;             // index of distinct_; empty while all are 0
   std::vector<std::optional<uint64_t>> seeds_;  // empty while none has one
 };
 

@@ -1,5 +1,5 @@
-// How texts are to be continued, as far as somebody says so: the model's generation_config.json, the command line, a
-// line of input, the body of a request. Each of these goes before those that are named before it.
+// Sampling parameters as far as a source sets them. The sources in ascending precedence: the model's
+// generation_config.json, the command line, a line of input or the body of a request.
 #pragma once
 
 #include <algorithm>
@@ -22,14 +22,14 @@ struct SamplingOverrides {
   std::optional<int32_t> min_tokens = {};
   std::optional<uint64_t> seed = {};
   std::optional<int64_t> max_new = {};
-  std::vector<int32_t> eos_tokens = {};  // these alone end a text; empty: nothing is said
-  std::vector<std::string> stop = {};    // texts that end a text; empty: nothing is said
+  std::vector<int32_t> eos_tokens = {};  // the only tokens that end a text; empty: not set
+  std::vector<std::string> stop = {};    // stop texts; empty: not set
   bool operator==(const SamplingOverrides&) const = default;
   auto operator<=>(const SamplingOverrides&) const = default;
 };
 
-// A sampling parameter: its names in lines and bodies and in generation_config.json (null: not read there), where it is
-// kept until all is merged, the member of the rule that it sets, and the range of its values.
+// A sampling parameter: its names in lines and bodies and in generation_config.json (null: not read there), its member
+// of SamplingOverrides, its member of SamplingRule, and the range of its values.
 template <class T>
 struct SamplingField {
   using Bound = std::conditional_t<std::is_same_v<T, float>, float, int64_t>;

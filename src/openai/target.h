@@ -12,10 +12,10 @@ class Tokenizer;
 // Whether Python counts the character as whitespace.
 bool is_python_space(uint32_t point);
 
-// Makes `ids` the tokens of the text and its target, tokenised together, and returns the number of them, at the end,
-// that are the target's. The text keeps the number of tokens that it has alone; all others are the target's. Blanks at
-// the end of the text go to the target first. So does lm-evaluation-harness (_encode_pair), with which scores are
-// compared. Not above 0 where the cut leaves the target nothing.
+// Tokenises the text and its target together into `ids`, and returns how many ids at the end belong to the target.
+// First, blanks at the end of the text move to the target. The text gets the number of tokens that it has when
+// tokenised alone; all further tokens belong to the target. lm-evaluation-harness does the same (_encode_pair), so
+// scores can be compared. The result is at most 0 if no token is left for the target.
 int64_t join_target(std::string text, std::string target, const Tokenizer& tokenizer, std::vector<int32_t>& ids);
 
 }  // namespace lfm2

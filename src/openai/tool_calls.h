@@ -14,8 +14,8 @@ struct ToolCall {
   bool operator==(const ToolCall&) const = default;
 };
 
-// Calls as LFM2 writes them, a list in Python's syntax: [name(key="value", other=[1, None]), second()]; or as JSON, one
-// object or a list of {"name", "arguments"}. Nothing where the text is neither.
+// Parses calls as LFM2 writes them, a list in Python's syntax: [name(key="value", other=[1, None]), second()]. Also
+// parses JSON, an object or a list of {"name", "arguments"}. Nothing if the text is neither.
 std::optional<std::vector<ToolCall>> parse_tool_calls(std::string_view text);
 
 }  // namespace lfm2

@@ -1,5 +1,5 @@
-// Strict JSON for untrusted files: the one place for the limits of all JSON that the project reads, and for the numbers
-// in the JSON lines that it writes.
+// Strict JSON for untrusted files. All limits on JSON input are set here, and all numbers in JSON output are formatted
+// here.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 
 #include "base/json/json_fwd.h"
 
-// json.cpp compiles what no caller inlines, once.
+// json.cpp instantiates these templates once, because they are slow to compile.
 extern template class nlohmann::basic_json<>;
 extern template class nlohmann::ordered_map<std::string, nlohmann::ordered_json>;
 extern template class nlohmann::basic_json<nlohmann::ordered_map>;
@@ -24,9 +24,9 @@ namespace lfm2 {
 // the file.
 Json parse_json(std::string_view text, const std::string& what);
 
-// The same for text from a conversation, with its tools and their schemas: objects keep the order of their keys, and
-// there may be more levels. Integers of more than 64 bits would lose digits. They are refused, or become a binary value
-// of their digits, which JSON text cannot contain otherwise: templates write the digits unchanged.
+// The same for a conversation with its tools and their schemas: objects keep the order of their keys, and more levels
+// are allowed. Integers of more than 64 bits would lose digits. They are refused or, with kDigits, kept as a binary
+// value that holds their digits. JSON text has no binary values, so a template can write these digits unchanged.
 inline constexpr int kMaxConversationDepth = 100;
 enum class LargeIntegers { kRefused, kDigits };
 OrderedJson parse_ordered_json(std::string_view text, const std::string& what,
@@ -39,15 +39,16 @@ std::string json_excerpt(const OrderedJson& value);
 // Expects a non-negative integer of at most `limit`. Error(kData) naming `what` and `key` otherwise.
 uint64_t json_unsigned(const Json& value, uint64_t limit, const std::string& what, std::string_view key);
 
-// The JSON text of a value with names of files or hosts in it. Names may hold any bytes, but JSON is UTF-8: U+FFFD
-// replaces invalid bytes, where nlohmann's dump() would throw. Compiled once, as is the parser: both are large.
+// The JSON text of a value that contains names of files or hosts. Names may hold any bytes, but JSON is UTF-8, and
+// nlohmann's dump() throws on invalid bytes. Here U+FFFD replaces them.
 std::string json_text(const Json& value, int indent = -1);
 std::string json_text(const OrderedJson& value, int indent = -1);
-// On one line, with the digits of LargeIntegers::kDigits as numbers, which json_text() would write as bytes.
+// The JSON text on one line. Values made by LargeIntegers::kDigits are written as numbers; json_text() would write them
+// as bytes.
 std::string json_text_with_digits(const OrderedJson& value);
 
-// Appends numbers with commas between, each as the shortest text that reads back as the same number. JSON has no
-// infinities and no NaN: those become null.
+// Appends numbers separated by commas. Each is the shortest text that parses to the same number. Infinities and NaN
+// become null, because JSON has neither.
 template <class T>
 void append_values(std::string& text, std::span<const T> values) {
   bool first = true;

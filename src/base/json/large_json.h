@@ -1,4 +1,4 @@
-// JSON of strangers, which may take most of the memory that there is.
+// Frees JSON of untrusted size, which may have filled most of the memory.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace lfm2 {
 
-// Makes the value null or empty, from the innermost value outwards. nlohmann's destructor first copies the content of
-// an array or object, and ends the process if there is no memory left for that. It copies nothing of an empty one.
+// Empties the value from the innermost values outwards. nlohmann's destructor copies the content of an array or object
+// before it frees it, and the process dies if there is no memory for the copy. Empty values need no copy.
 void empty_json(OrderedJson& value) noexcept;
 
 struct EmptyAndDelete {

@@ -11,8 +11,8 @@
 
 namespace lfm2 {
 
-// For CLI::Option::transform(). CLI11's own transformer prints the values beside the names in --help and in messages;
-// values of a small enum would be control characters, which end the text.
+// For CLI::Option::transform(). CLI11's own transformer prints each value beside its name in --help and messages. The
+// values of a small enum would print as control characters and cut the text off.
 template <class T>
 CLI::Validator one_of(const std::vector<std::pair<std::string, T>>& choices) {
   std::vector<std::string> names;

@@ -6,8 +6,8 @@
 
 namespace lfm2 {
 
-// Of an option with several long names only the first is printed: the others are older spellings. Ranges of numbers
-// are not printed; a message names them where a value is outside.
+// Prints only the first long name of an option, since further names are older spellings. Ranges of numbers are not
+// printed; the message for a value outside its range names the range.
 class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter();
@@ -17,13 +17,13 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_subcommand(const CLI::App* command) const override;
 };
 
-// The groups of --help, which prints them in this order, and fails with Error(kSoftware) for an option of another.
+// The groups of options in the order of --help. An option in any other group is Error(kSoftware).
 namespace help_group {
 inline constexpr const char *kInput = "Input", *kServer = "Server", *kOutput = "Output", *kGeneration = "Generation",
                             *kLayout = "Layout", *kMachine = "Machine", *kDiagnosis = "Diagnosis";
 }  // namespace help_group
 
-// The options that are added from here on stand in this group of --help; "": in none.
+// Options that are added after this call belong to this group of --help; "": hidden.
 inline void begin_group(CLI::App& app, const std::string& group) { app.option_defaults()->group(group); }
 
 }  // namespace lfm2

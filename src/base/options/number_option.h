@@ -39,7 +39,7 @@ std::optional<T> parse_number(std::string_view text, NumberRange<T> range) {
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if constexpr (std::floating_point<T>)
     if (error == std::errc::result_out_of_range && std::abs(std::strtold(std::string(text).c_str(), nullptr)) < 1) {
-      value = 0;  // closer to 0 than any other T
+      value = 0;  // an underflow: 0 is the nearest value
       error = {};
     }
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;

@@ -1,12 +1,12 @@
-// What scripts get wrong with every option: a shell variable that is not set leaves an option without its value.
+// Finds options without a value, which a script passes if a shell variable is not set.
 #pragma once
 
 #include <CLI/CLI.hpp>
 
 namespace lfm2 {
 
-// Error(kUsage) for an option whose value is empty, or is the name of another option. Options that take a text may have
-// an empty one (--prompt); --option=--other is how to mean such a value.
+// Error(kUsage) for an option whose value is empty or is the name of another option. Text options such as --prompt may
+// be empty. To pass a value that looks like an option, write --option=--other.
 void check_option_words(const CLI::App& app, int argc, const char* const* argv);
 
 }  // namespace lfm2

@@ -1,5 +1,6 @@
-// What the channels between GPUs share whose streams do the waiting. An edge is one direction between this rank and a
-// neighbour. Each edge has a separate stream, so that neither a slow neighbour nor the other direction delays it.
+// The common part of the channels between GPUs: CUDA streams wait for transfers, not the host. An edge is one direction
+// between this rank and a neighbour. Each edge has a separate stream, so that neither a slow neighbour nor the other
+// direction delays it.
 #pragma once
 
 #include <memory>
@@ -20,26 +21,26 @@ class GpuEdge {
   GpuEdge& operator=(const GpuEdge&) = delete;
   virtual ~GpuEdge() = default;
 
-  // Starts a send or receive. `after`, where there is one, is what the transfer waits for on the GPU.
+  // Starts a send or receive. The transfer waits on the GPU for `after`, unless it is null.
   void transfer(int buffer, const Tensor& tensor, const Wait& wait, Event* after = nullptr);
   bool done(int buffer);
-  // Sorted by their begin, because the buffers are not looked at in the order of use.
+  // Sorted by start, because the buffers are not polled in the order of use.
   std::vector<Span> pop_finished();
   void order_after(int buffer, Stream& compute);  // later work of `compute` starts when the buffer's transfer is done
 
-  // Begins to connect the two sides.
+  // Starts to connect the two sides.
   virtual void start() = 0;
-  // False while the edge is busy in the background, where transfers cannot be started. Throws the error of either side
-  // that is known by then.
+  // False while the edge still connects in the background; no transfer can start then. Throws the known error of either
+  // side.
   virtual bool settled() { return true; }
-  // Ends the edge without the other side, in a second at most.
+  // Ends the edge without the other side, within a second.
   virtual void abort() {}
-  // Lets go of what belongs to the other side, once no transfer is left.
+  // Releases the other side's memory, once no transfer is left.
   virtual void close() {}
   RankActivity connecting() const { return {.phase = Phase::kConnect, .peer = peer_}; }
 
  protected:
-  // Puts the transfer on stream().
+  // Enqueues the transfer on stream().
   virtual void enqueue(const Tensor& tensor) = 0;
   cudaStream_t stream() const { return stream_.native(); }
   void drain() noexcept { stream_.drain(); }
@@ -53,24 +54,24 @@ class GpuEdge {
 
   CudaStream stream_;
   std::vector<Timing> timing_;   // [buffers]
-  std::vector<char> in_flight_;  // [buffers]: whether a transfer of the buffer has not been seen to end
+  std::vector<char> in_flight_;  // [buffers]: whether the buffer has a transfer whose end was not seen yet
   std::vector<Span> finished_;
 };
 
 class GpuChannel : public Channel {
  public:
-  // No edge at the ends of a pipeline that is no ring.
+  // `previous` is null on the first rank and `next` on the last, unless the pipeline is a ring.
   GpuChannel(const MpiGroup& group, Backend& backend, std::unique_ptr<GpuEdge> previous, std::unique_ptr<GpuEdge> next);
   GpuChannel(const GpuChannel&) = delete;
   GpuChannel& operator=(const GpuChannel&) = delete;
   ~GpuChannel() override;
 
-  // Returns once something has gone over each edge. Collective.
+  // Returns once each edge has transferred a test element. Collective.
   void connect();
   void abort();
 
   void receive(int buffer, const Tensor& into) override { previous_->transfer(buffer, into, wait_); }
-  bool arrived(int) override { return true; }  // the compute stream waits, and the host does not have to
+  bool arrived(int) override { return true; }  // the compute stream waits instead of the host
   bool delivered(int buffer) override { return previous_->done(buffer); }
   void order_after_arrival(int buffer, Stream& compute) override { previous_->order_after(buffer, compute); }
   void send(int buffer, const Tensor& from, Event& computed) override {
@@ -82,7 +83,7 @@ class GpuChannel : public Channel {
 
  protected:
   void close_edges();
-  // Never frees the edges: the other sides may still use what belongs to them.
+  // Leaks the edges, because the other sides may still use their memory.
   void abandon_edges();
 
  private:

@@ -10,8 +10,8 @@
 
 namespace lfm2 {
 
-// Connects the edges of this rank to its neighbours. Collective over all ranks. Error(kLost) where NCCL fails, or where
-// the watchdog finds it stalled.
+// Connects this rank to its neighbours. Collective over all ranks. Error(kLost) if NCCL fails or the watchdog finds it
+// stalled.
 std::unique_ptr<Channel> make_nccl_channel(const MpiGroup& group, Backend& backend, const ChannelShape& shape);
 
 std::string nccl_version();  // version of the library that is loaded: "2.28.9"
