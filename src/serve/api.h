@@ -1,5 +1,5 @@
-// OpenAI's interface over a generation: routes, the requests that are being answered, and the threads that read bodies
-// and write answers. The generation itself runs on the thread of the job and never waits for a client.
+// OpenAI's interface over a generation: the routes, the open requests, and the threads that read bodies and write
+// answers. The generation itself runs on the job's thread and never waits for a client.
 #pragma once
 
 #include <atomic>
@@ -23,23 +23,23 @@ namespace lfm2::serve {
 struct ApiSettings {
   std::string model_name;
   std::string version;
-  int64_t max_queue = 0;  // requests that wait, for their reading or for their turn
+  int64_t max_queue = 0;  // requests that wait to be read or to be scheduled
   std::chrono::seconds request_timeout{0};
   RequestDefaults defaults = {};
   RequestLimits limits;
   LineContext lines;                  // `text` outlives the Api
   Hidden embeddings = Hidden::kMean;  // what embeddings are made of
-  bool fresh_seeds = false;           // requests without a seed draw by one of their own
-  bool log_requests = false;          // the log has the bodies of requests, texts and all
+  bool fresh_seeds = false;           // each request without a seed gets a random one
+  bool log_requests = false;          // the log includes request bodies with their texts
 };
 
 class Api {
  public:
-  // Answers the listener's requests from here on. Both must outlive this.
+  // Answers the listener's requests from now on. `live` and `listener` must outlive this.
   Api(ApiSettings settings, LiveRequests& live, Listener& listener);
   Api(const Api&) = delete;
   Api& operator=(const Api&) = delete;
-  // Writes what was drawn, ends all other answers with an error, and closes the listener.
+  // Writes the tokens drawn so far, ends all unfinished answers with an error, and closes the listener.
   ~Api();
 
  private:
@@ -86,8 +86,8 @@ class Api {
     std::deque<Unread> unread, unread_large;
     std::map<int32_t, std::shared_ptr<PendingResponse>> responses;  // by the first sample
     std::vector<int32_t> gone;                                      // first samples
-    std::deque<std::shared_ptr<PendingResponse>> large;             // done, and still to be written
-    std::atomic<bool> reading_ends = false;                         // also what is being read ends
+    std::deque<std::shared_ptr<PendingResponse>> large;             // complete, waiting to be written
+    std::atomic<bool> reading_ends = false;                         // ends also the reading of bodies that has begun
     bool writing_ends = false, large_end = false;
   } open_;  // guarded by mutex_
 

@@ -1,5 +1,5 @@
-// The server's port, from before the weights are loaded until the last answer. Until there is somebody who answers,
-// it says 503 to all whom it would not refuse anyway.
+// The server's port, open from before the weights are loaded until the last answer. Until an Api serves, permitted
+// requests get a 503.
 #pragma once
 
 #include <atomic>
@@ -20,9 +20,9 @@ struct ListenerSettings {
   std::string host = "127.0.0.1";
   uint16_t port = 0;
   std::vector<std::string> api_keys = {};
-  std::vector<std::string> allowed_hosts = {};  // names that Host may have, besides `host`, localhost and addresses
+  std::vector<std::string> allowed_hosts = {};  // accepted names in Host, besides `host`, localhost and IP addresses
   std::vector<std::string> cors_origins = {};   // see http::Cors
-  std::string root_path = {};                   // "" or "/prefix": paths are taken with it and without
+  std::string root_path = {};                   // "" or "/prefix": paths match with it and without it
   size_t max_body_bytes = size_t{16} << 20;
   std::chrono::seconds request_timeout{600};
   size_t max_connections = 1024;
@@ -30,8 +30,8 @@ struct ListenerSettings {
 
 class Listener {
  public:
-  // Answers from here on. The log, which may be null, must outlive this. Error(kUnavailable) where the address cannot
-  // be had.
+  // Answers requests from here on. The log, which may be null, must outlive this. Error(kUnavailable) if the address
+  // cannot be bound.
   Listener(const ListenerSettings& settings, LogWriter* log);
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
@@ -39,9 +39,9 @@ class Listener {
 
   const http::Address& address() const { return address_; }
   LogWriter* log() const { return log_; }
-  // From now on the router takes the requests. It must live until close().
+  // From now on the router handles the requests. It must live until close().
   void serve(const http::Router& router) { router_ = &router; }
-  // Takes no more requests, leaves the answers some seconds to reach their clients, and ends all connections.
+  // Accepts no more requests, waits some seconds for answers to reach their clients, and closes all connections.
   void close();
   http::Counts counts() const { return server_.counts(); }
 

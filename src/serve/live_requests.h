@@ -1,5 +1,5 @@
-// The requests of clients on their way to the scheduler, and their tokens on the way back. Three sides meet here:
-// whoever adds requests, the generation, which takes them between two steps, and whoever writes answers.
+// Queues between the server and the generation: requests go to the scheduler, tokens come back. Three sides use it:
+// threads that add requests, the generation, which pops them between two steps, and the thread that writes answers.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ namespace lfm2::serve {
 struct Drawn {
   int32_t sample = 0;
   DrawnToken token;
-  int64_t cached = 0;  // tokens of the sample's prompt that the prefix cache had
+  int64_t cached = 0;  // number of prompt tokens found in the prefix cache
 };
 
 class LiveRequests : public RequestSource {
@@ -31,17 +31,17 @@ class LiveRequests : public RequestSource {
 
   Metrics& metrics() { return metrics_; }
 
-  // On any thread:
-  // Numbers for `count` samples, not yet used by any other in this run.
+  // On any thread: Reserves `count` consecutive sample numbers that no other request of this run uses. Returns the
+  // first.
   int32_t reserve(int32_t count);
-  // All or none of them. Their numbers are reserved ones.
+  // Adds all requests or none of them. Their sample numbers must be reserved.
   Added add(std::vector<Request> requests);
-  void cancel(int32_t sample);  // does nothing where it has ended
-  void drain();                 // no request is added any more
+  void cancel(int32_t sample);  // does nothing if it has ended
+  void drain();                 // refuses further requests
   bool draining() const;
   int64_t running() const;
 
-  // Whoever writes answers, on one thread: the tokens that were drawn since the last call. Waits for one for so long.
+  // The thread that writes answers: returns the tokens drawn since the last call. Waits at most `time` for the first.
   std::vector<Drawn> wait_for_tokens(std::chrono::milliseconds time);
 
   // The generation: see RequestSource.
@@ -66,7 +66,7 @@ class LiveRequests : public RequestSource {
     Clock::time_point since;
   };
   struct Running {
-    Clock::time_point since;  // the request was added, or its newest token was drawn
+    Clock::time_point since;  // when the request was added, or its newest token drawn
     bool any_token = false;
     int64_t cached = 0;         // see Drawn
     bool prefill_only = false;  // see Request

@@ -1,4 +1,4 @@
-// Writes lines on a separate thread, so that whoever logs never waits for the reader of a pipe or for a disk.
+// Writes log lines on a separate thread, so that callers never wait for a slow pipe or disk.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,14 @@ namespace lfm2::serve {
 
 class LogWriter {
  public:
-  // Holds back at most `max_bytes`. The descriptor must outlive the process's use of it.
+  // Buffers at most `max_bytes`. The descriptor must stay open.
   explicit LogWriter(int descriptor, size_t max_bytes = size_t{4} << 20);
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;
-  ~LogWriter();  // writes what is left, for a second at most
+  ~LogWriter();  // writes the buffered lines, for a second at most
 
-  // A line without its end. Where too many bytes wait it is dropped, and the log says so before its next line.
+  // Writes a line, given without its line end. If the buffer is full, the line is dropped, and a note precedes the next
+  // line.
   void write(std::string_view line);
   uint64_t dropped() const;  // lines, since the start
 

@@ -1,4 +1,4 @@
-// What the server counts and measures, in the form that Prometheus reads. Thread safe.
+// The server's metrics in Prometheus' text format. Thread safe.
 #pragma once
 
 #include <array>
@@ -11,11 +11,11 @@
 
 namespace lfm2::serve {
 
-// Seconds by upper bounds, as Prometheus' histograms are.
+// A histogram of seconds with cumulative upper bounds, as Prometheus defines it.
 class Histogram {
  public:
   void observe(double seconds);
-  // The lines of this histogram, under that name.
+  // The lines of this histogram, named `name`.
   std::string text(std::string_view name, std::string_view help) const;
 
  private:
@@ -28,7 +28,8 @@ class Histogram {
 // How long each stage of the pipeline was busy.
 class StageSeconds {
  public:
-  // Since the generation began. A step counts once it has ended, so idle time is what was surely idle.
+  // Both times count from the start of the generation. A step counts as busy only once it has ended, so the idle time
+  // errs on the high side until then.
   void set(int64_t stage, double busy, double total);
   std::string text() const;
 
@@ -40,7 +41,7 @@ class StageSeconds {
   std::vector<One> stages_;  // guarded by mutex_
 };
 
-// What is true at the moment.
+// Values at the time of the request.
 struct Gauges {
   int64_t running = 0, waiting = 0, connections = 0;
   int64_t dropped_lines = 0;  // of the log, since the start
@@ -49,7 +50,8 @@ struct Gauges {
 struct Metrics {
   std::atomic<int64_t> requests_completed = 0, requests_failed = 0, requests_aborted = 0, requests_refused = 0;
   std::atomic<int64_t> prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
-  // From adding a request to its start, to its first token; between two of its tokens; from its arrival to its end.
+  // The times from adding a request to its start and to its first token, between two of its tokens, and from its
+  // arrival to its end.
   Histogram queue_seconds, first_token_seconds, token_seconds, request_seconds;
 
   StageSeconds stage_seconds;

@@ -1,12 +1,12 @@
-// The limit of open files, which every connection counts against.
+// The limit of open files, against which every connection counts.
 #pragma once
 
 #include <cstdint>
 
 namespace lfm2::serve {
 
-// Raises this process's limit, where it may and needs to, to `wanted` more files and connections: not further, as some
-// libraries look at every number that a file can have. Returns how many more can be open from now on.
+// Raises this process's limit, if necessary and permitted, so that `wanted` more files can be open. It is not raised
+// further, because some libraries loop over all possible descriptors. Returns how many more files can be open.
 int64_t raise_open_files(int64_t wanted);
 
 }  // namespace lfm2::serve

@@ -1,5 +1,4 @@
-// One HTTP request that is being answered, as the Api knows it: what was computed for its samples goes in, and the
-// answer leaves as soon as it can.
+// One open HTTP request of the Api: receives the tokens of its samples and sends the answer as soon as possible.
 #pragma once
 
 #include <chrono>
@@ -31,23 +30,22 @@ class PendingResponse {
         builder_(std::move(builder)),
         responder_(std::move(responder)) {}
 
-  // A token of one of the samples. False where nobody wants the answer any more.
+  // Adds a token of one of the samples. Returns false if the answer is no longer wanted.
   bool add(const Drawn& drawn) {
     const auto index = static_cast<size_t>(drawn.sample - first_sample_);
     builder_->add(index, drawn.token, drawn.cached);
-    // The text for a slow client gathers until a token finds room, or until the last token. An event for each token
-    // takes many times its bytes, and a client that stalls for a second would be disconnected.
+    // Text for a slow client is collected until the client has read enough, or until the last token. One event per
+    // token needs many times the bytes of the text, and a client that stalls for a second would be disconnected.
     return (!builder_->streams() || send(builder_->events(index, responder_.behind()))) && !responder_.gone();
   }
-  bool done() const { return builder_->done(); }    // all of the samples are there
-  bool large() const { return builder_->large(); }  // its finish() takes long enough to hold up the answers of others
-  // Sends what of an answer that is done was not sent yet. False where the client gets something else: an error, or
-  // nothing, as it is gone.
+  bool done() const { return builder_->done(); }    // all samples have ended
+  bool large() const { return builder_->large(); }  // finish() takes long enough to delay other answers
+  // Sends the rest of an answer that is done. Returns false if the client gets an error instead, or is gone.
   bool finish() {
     if (builder_->streams()) return send(builder_->last_events()) && responder_.end();
     return responder_.answer({.content_type = "application/json", .body = builder_->body()});
   }
-  // Ends the answer with an error, within a stream as an event.
+  // Ends the answer with an error; a stream gets it as an event.
   void fail(int status, std::string_view message) {
     const http::Response error = http::error_response(status, message);
     if (!began_)
@@ -76,7 +74,7 @@ class PendingResponse {
   const Clock::time_point begin_ = Clock::now(), deadline_;
   const std::unique_ptr<ResponseBuilder> builder_;
   const http::Responder responder_;
-  bool began_ = false;  // a stream
+  bool began_ = false;  // whether a stream has begun
 };
 
 }  // namespace lfm2::serve

@@ -1,4 +1,4 @@
-// The clients of a server: requests come over HTTP, until the server is asked to end.
+// The Traffic of a server: requests arrive over HTTP until the server is asked to end.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Added tokens: found in the raw text before it is cut into pieces, also inside words.
+// Finds added tokens in the raw text before it is cut into pieces, also inside words.
 #pragma once
 
 #include <array>
@@ -17,19 +17,20 @@ struct AddedToken {
   TokenId id = 0;
   std::string text;
   bool special = false;
-  bool normalized = false;              // searched after the others, in what they leave
-  bool single_word = false;             // not next to a character that makes up words
-  bool lstrip = false, rstrip = false;  // takes whitespace on this side, too
+  bool normalized = false;              // searched after the others, in the text between those
+  bool single_word = false;             // matches only if no word character is next to it
+  bool lstrip = false, rstrip = false;  // the match includes whitespace on this side
 };
 
-// The longest of some texts that begins at a place.
+// A trie of texts, which finds the longest one that begins at a place.
 class TextTrie {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
 
   void add(std::string_view text, uint32_t value);
   bool empty() const { return nodes_.size() == 1; }
-  // The first place at `from` or later where a text begins, and the longest there. Size of `text`: none.
+  // The first place at `from` or later where a text begins, and the longest such text. If there is none, the place is
+  // the size of `text`.
   struct Found {
     size_t begin, end;
     uint32_t value;
@@ -56,8 +57,8 @@ class AddedTokens {
 
   const std::vector<AddedToken>& list() const { return tokens_; }
 
-  // Calls on_text(text) and on_token(id) in the order of the text. An added token searched later may stand in what
-  // an earlier search left. Error(kData) where the search takes more than the limit.
+  // Calls on_text(text) and on_token(id) in the order of the text. Normalized tokens are searched in the text between
+  // the others. Error(kData) if the search exceeds the limit.
   template <class OnText, class OnToken>
   void split(std::string_view text, WorkLimit& limit, const OnText& on_text, const OnToken& on_token) const {
     split_by(
@@ -89,7 +90,7 @@ class AddedTokens {
     if (done < text.size()) on_text(text.substr(done));
   }
 
-  // The match with the whitespace that the token takes.
+  // The match extended by the whitespace that the token includes.
   static Match widened(const AddedToken& token, std::string_view text, const TextTrie::Found& found, size_t done);
 
   std::vector<AddedToken> tokens_;

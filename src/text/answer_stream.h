@@ -1,5 +1,5 @@
-// The text of a completion while its tokens come: whole characters, and nothing of a stop text or of what may become
-// one. Together the results are what text_of() gives for the finished completion.
+// Streams the text of a completion: emits whole characters, and holds back bytes that may begin a stop text. All
+// results together equal text_of() of the finished completion.
 #pragma once
 
 #include <optional>
@@ -14,13 +14,13 @@ namespace lfm2 {
 
 class AnswerStream {
  public:
-  // The tokenizer must outlive this. No stop text ends the text before its token number `min_tokens`.
+  // The tokenizer must outlive this. Stop texts count only from token number `min_tokens` on.
   AnswerStream(const Tokenizer& tokenizer, std::vector<std::string> stops, int64_t min_tokens)
       : tokenizer_(tokenizer), stop_(std::move(stops)), min_tokens_(min_tokens) {}
 
   std::string feed(TokenId id) { return add(id, true); }
-  // A token whose bytes are not shown. They count for stop texts, since the last stage looks for these in all bytes.
-  // Returns what it decides of the bytes before.
+  // Adds a token whose bytes are not shown. The bytes still count for stop texts, since the last stage searches all
+  // bytes. Returns held text that this token releases.
   std::string hide(TokenId id) { return add(id, false); }
   // The rest, after the last token.
   std::string flush() {

@@ -1,5 +1,5 @@
-// Byte pair encoding of one piece of text: the pair of neighbouring tokens whose merge stands first in the list is
-// merged, the leftmost where it stands several times, until no merge applies.
+// Byte pair encoding of one piece of text: repeatedly merges the pair of neighbouring tokens whose merge has the lowest
+// rank, the leftmost of equal pairs, until no merge applies.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace lfm2 {
 
-// The number of a merge in the list; what has a smaller rank goes first.
+// The number of a merge in the list; lower ranks are merged first.
 using Rank = uint32_t;
 inline constexpr Rank kNoRank = UINT32_MAX;
 
@@ -24,7 +24,7 @@ struct Merge {
 class MergeTable {
  public:
   MergeTable() = default;
-  // Of merges with the same tokens the last one holds, as in tokenizers.
+  // If several merges have the same tokens, the last one counts, as in `tokenizers`.
   explicit MergeTable(std::vector<Merge> merges);
 
   Rank find(TokenId left, TokenId right) const;
@@ -46,19 +46,19 @@ class MergeTable {
   int shift_ = 63;           // the upper bits of a hash are its slot
 };
 
-// Pairs that wait for their merge, by rank. The pairs of one rank are taken from left to right.
+// A priority queue of pairs to merge, by rank. Pairs of one rank are popped from left to right.
 class PairQueue {
  public:
   explicit PairQueue(size_t ranks) : bucket_of_(ranks, kNone) {}
 
   void push(Rank rank, uint32_t position);
-  // Takes the first pair; false where there is none.
+  // Pops the first pair; false if there is none.
   bool pop(Rank& rank, uint32_t& position);
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
-  // Pairs mostly arrive from left to right while others are merged, so a list that is sorted when its turn comes is
-  // cheaper than a heap of pairs. Those that arrive during its turn go into a small heap.
+  // The pairs of one rank. They mostly arrive from left to right, so a list that is sorted once, when its rank is
+  // reached, is cheaper than a heap. Pairs that arrive after that go into a small heap.
   struct Bucket {
     std::vector<uint32_t> positions;
     size_t next = 0;
@@ -69,22 +69,22 @@ class PairQueue {
   std::vector<uint32_t> bucket_of_;  // [ranks], kNone: no pair waits
   std::vector<Bucket> buckets_;
   std::vector<uint32_t> free_;  // buckets without pairs
-  std::vector<Rank> ranks_;     // a heap of those that have a bucket, the smallest on top
+  std::vector<Rank> ranks_;     // a heap of the ranks that have a bucket, the smallest on top
 };
 
 class BytePairs {
  public:
-  // What one thread needs for encoding.
+  // The working memory of one thread.
   struct Scratch {
     std::vector<uint32_t> cells;
-    std::vector<PairQueue> queue;  // one, made when a long piece needs it
+    std::vector<PairQueue> queue;  // one element, made when a long piece needs it
   };
 
   BytePairs() = default;
-  // Every byte must have a token, and every merge give the token whose text is that of its two.
+  // Every byte must have a token. The text of each merged token must be the texts of its two parts, joined.
   BytePairs(const Vocabulary& vocabulary, std::vector<Merge> merges);
 
-  // Appends the tokens of a piece. Time: n log n at most, linear for all but contrived merges. Memory: some 12 bytes
+  // Appends the tokens of a piece. Time: at most n log n, linear except for contrived merges. Memory: about 12 bytes
   // for each byte of a long piece.
   void encode(std::string_view piece, Scratch& scratch, std::vector<TokenId>& ids) const;
 

@@ -1,5 +1,5 @@
-// Encodes pieces of text, mostly without any merging: pieces that are one token are looked up, and each thread keeps
-// the tokens of short pieces that it met lately. Both give what merging would.
+// Encodes pieces of text, mostly without merging: pieces that are one token are looked up, and each thread caches the
+// tokens of recent short pieces. Both give the same tokens as merging.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,21 @@ namespace lfm2 {
 
 class PieceEncoder {
  public:
-  // A piece that was met lately.
+  // A cached piece.
   struct Recent {
     static constexpr size_t kMaxBytes = 22, kMaxTokens = 10;
-    uint8_t size = 0;   // bytes; 0: nothing is here
+    uint8_t size = 0;   // bytes; 0: empty entry
     uint8_t count = 0;  // tokens
     char bytes[kMaxBytes];
     TokenId tokens[kMaxTokens];
   };
   struct Scratch {
-    std::vector<Recent> recent;  // one place for each piece, by its hash; made with the first use
+    std::vector<Recent> recent;  // a direct-mapped cache, indexed by hash; allocated on first use
     BytePairs::Scratch pairs;
   };
 
   PieceEncoder() = default;
-  // With `ignore_merges` a piece that is a token becomes this token, even if merging would give others.
+  // With `ignore_merges` a piece that is a token becomes that token, even if merging would give other tokens.
   PieceEncoder(const Vocabulary& vocabulary, std::vector<Merge> merges, bool ignore_merges);
 
   // Appends the tokens of a piece.
@@ -38,7 +38,7 @@ class PieceEncoder {
   struct Slot {
     uint32_t hash = 0;
     TokenId token = kNone;
-    uint32_t begin = 0, size = 0;  // of its bytes in bytes_
+    uint32_t begin = 0, size = 0;  // range in bytes_
   };
 
   static uint64_t hash(std::string_view piece);
@@ -46,10 +46,10 @@ class PieceEncoder {
   TokenId find_whole(std::string_view piece, uint64_t hashed) const;
 
   BytePairs pairs_;
-  // The tokens that a piece becomes where it is as a whole the token's text.
+  // A hash table of the tokens whose text may be a whole piece.
   std::vector<Slot> slots_;  // open addressing, at most half full
   std::vector<char> bytes_;
-  size_t max_whole_ = 0;  // bytes of the longest
+  size_t max_whole_ = 0;  // bytes of the longest text in slots_
 };
 
 }  // namespace lfm2

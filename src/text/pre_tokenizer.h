@@ -1,4 +1,4 @@
-// Cuts text into the pieces that are encoded one by one: the Splits of tokenizer.json, run by PCRE2.
+// Cuts text into the pieces that are encoded one by one, by the Split patterns of tokenizer.json, with PCRE2.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace lfm2 {
 
 class PreTokenizer {
  public:
-  // What one thread needs for matching.
+  // The working memory of one thread.
   class Scratch {
    public:
     Scratch();
@@ -35,15 +35,15 @@ class PreTokenizer {
     std::unique_ptr<pcre2_real_jit_stack_8, Free> stack_;
     std::unique_ptr<pcre2_real_match_context_8, Free> context_;
     std::unique_ptr<pcre2_real_match_data_8, Free> match_;
-    std::vector<uint8_t> symbols_;  // of the text, where it is not ASCII
+    std::vector<uint8_t> symbols_;  // of the text, if it is not ASCII
   };
 
-  // Each pattern cuts the pieces that the one before it left; matches are pieces, and so is what lies between them.
-  // Error(kData) naming `what` where a pattern does not compile, or matches nothing at all.
+  // Each pattern cuts the pieces of the previous pattern further: both the matches and the text between them become
+  // pieces. Error(kData) naming `what` if a pattern does not compile or can match an empty text.
   PreTokenizer(const std::vector<SplitPattern>& patterns, const std::string& what);
 
-  // Calls on_piece(piece) for every piece, in order; together they are the text. Bytes that are not UTF-8 match
-  // nothing. Error(kData) where a pattern takes more than the limit.
+  // Calls on_piece(piece) for every piece, in order; the pieces together are the text. Bytes that are not UTF-8 match
+  // nothing. Error(kData) if a pattern exceeds the limit.
   template <class OnPiece>
   void split(std::string_view text, Scratch& scratch, WorkLimit& limit, OnPiece&& on_piece) const {
     split_symbols(symbols(text, scratch), 0, text, {scratch, limit}, [&](std::string_view piece) { on_piece(piece); });
@@ -55,7 +55,7 @@ class PreTokenizer {
   };
   struct Pattern {
     std::unique_ptr<pcre2_real_code_8, FreeCode> code;
-    std::string name;  // with its expression
+    std::string name;  // for messages, with its expression
     bool compiled_to_machine_code;
   };
   struct Match {
@@ -67,9 +67,9 @@ class PreTokenizer {
   };
 
   std::string_view symbols(std::string_view text, Scratch& scratch) const;
-  // The first match that begins at `from` or later; begin is the size where there is none.
+  // The first match that begins at `from` or later; if there is none, `begin` is the number of symbols.
   Match next_match(const Pattern& pattern, std::string_view symbols, size_t from, const Work& work) const;
-  // What PCRE2 says of these symbols.
+  // Runs PCRE2 on these symbols and returns its result.
   int run(const Pattern& pattern, std::string_view symbols, size_t from, uint32_t options, const Work& work) const;
 
   template <class OnPiece>
@@ -92,7 +92,7 @@ class PreTokenizer {
     }
   }
 
-  // The bytes that these symbols at the front of the text stand for.
+  // The number of bytes of `text` that its first symbols, `symbols`, represent.
   static size_t bytes_of(std::string_view symbols, std::string_view text);
 
   SymbolTable table_;

@@ -12,14 +12,14 @@
 
 namespace lfm2 {
 
-// An expression in parts: text that PCRE2 takes as it is, and sets of code points that become classes of symbols.
+// A parsed expression: parts that PCRE2 gets unchanged, and sets of code points that become classes of symbols.
 class SplitPattern {
  public:
-  // Reads an expression in the part of Oniguruma's syntax whose meaning is known to be the same in PCRE2: alternatives,
-  // groups, (?i: ), lookahead, repetition, classes, \s, \d, \p{general category}. Error(kData) naming `what` and the
-  // first thing that is outside this part.
+  // Parses an expression in the subset of Oniguruma's syntax that has the same meaning in PCRE2: alternatives, groups,
+  // (?i: ), lookahead, repetition, classes, \s, \d, \p{general category}. Error(kData) naming `what` and the first
+  // construct outside this subset.
   static SplitPattern parse(std::string_view expression, const std::string& what);
-  // A pattern that matches this very text.
+  // A pattern that matches exactly this text.
   static SplitPattern literal(std::string_view text);
 
   const std::string& expression() const { return expression_; }
@@ -29,24 +29,24 @@ class SplitPattern {
   friend class SymbolTable;
   struct Part {
     std::string text;
-    CodePointSet set;  // used where text is empty
+    CodePointSet set;  // used if `text` is empty
   };
 
   std::string expression_;
   std::vector<Part> parts_;
 };
 
-// Maps code points to symbols such that no set of the patterns tells code points of one symbol apart. ASCII characters
-// are their own symbols.
+// Maps code points to symbols: code points that belong to the same sets of all patterns share a symbol. ASCII
+// characters are their own symbols.
 class SymbolTable {
  public:
-  static constexpr uint8_t kInvalid = 0xff;  // for a byte that is not UTF-8; no set holds it
+  static constexpr uint8_t kInvalid = 0xff;  // for a byte that is not UTF-8; in no set
 
-  // Error(kData) naming `what` where the patterns tell too many kinds of characters apart.
+  // Error(kData) naming `what` if the patterns distinguish too many kinds of characters.
   SymbolTable(const std::vector<SplitPattern>& patterns, const std::string& what);
 
   uint8_t operator[](uint32_t point) const { return symbols_[point]; }
-  // The pattern as PCRE2 takes it.
+  // The pattern in PCRE2's syntax, over symbols.
   std::string translated(const SplitPattern& pattern) const;
 
  private:

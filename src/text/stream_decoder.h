@@ -1,4 +1,4 @@
-// Decodes ids as they come and gives whole characters only.
+// Decodes ids one by one and emits only whole characters.
 #pragma once
 
 #include <string>
@@ -8,19 +8,20 @@
 
 namespace lfm2 {
 
-// Appends bytes to text as Rust's from_utf8_lossy does for all of them together: what is not UTF-8 becomes U+FFFD.
+// Converts a stream of bytes to UTF-8 with the same result as Rust's from_utf8_lossy on all bytes: invalid bytes become
+// U+FFFD.
 class Utf8Stream {
  public:
-  // Appends what is complete; the beginning of a character waits for the rest.
+  // Appends complete characters; an incomplete one waits for its remaining bytes.
   void feed(std::string_view bytes, std::string& text);
-  // Appends U+FFFD where a character never became complete.
+  // Appends U+FFFD if a character remained incomplete.
   void flush(std::string& text);
 
  private:
   std::string waiting_;  // at most three bytes
 };
 
-// Together the results of feed() and flush() are what tokenizers decodes from all ids.
+// The results of feed() and flush() together equal what `tokenizers` decodes from all ids.
 class StreamDecoder {
  public:
   // The tokenizer must outlive the decoder.

@@ -1,4 +1,4 @@
-// What a model knows of text: its tokenizer and its chat templates, as they lie in a folder of Hugging Face's form.
+// A model's tokenizer and chat templates, read from a Hugging Face folder.
 #pragma once
 
 #include <atomic>
@@ -17,32 +17,32 @@ namespace lfm2 {
 
 class TextModel {
  public:
-  // Reads tokenizer.json, and the templates and special tokens beside it where there are some. `path`: the folder, or
-  // the file, which may have another name. Error(kNoInput) where it is missing, Error(kData) for one that
-  // Tokenizer::parse refuses. A template that is refused is an error only where it is used.
+  // Reads tokenizer.json, and templates and special tokens beside it if there are any. `path` is the folder, or the
+  // file, which may have another name. Error(kNoInput) if it is missing, Error(kData) if Tokenizer::parse refuses it. A
+  // refused template is an error only when it is used.
   static TextModel open(const std::filesystem::path& path);
 
   const Tokenizer& tokenizer() const { return tokenizer_; }
-  // Error(kData) where there is no template for conversations, or one that is not supported.
+  // Error(kData) if there is no template for conversations, or an unsupported one.
   void expect_template() const;
-  // The text of a conversation in OpenAI's form (template_messages), with `goes_on` followed by the generation prompt.
-  // Error(kData) where there is no template, or where it refuses the conversation; Error(kStopped) soon after `stop`
-  // became true.
+  // The text of a conversation in OpenAI's form (template_messages); with `goes_on` the generation prompt follows.
+  // Error(kData) if there is no template or it refuses the conversation; Error(kStopped) soon after `stop` becomes
+  // true.
   std::string chat_text(const OrderedJson& messages, const OrderedJson& tools, const OrderedJson& variables,
                         std::time_t now, bool goes_on = true, const std::atomic<bool>* stop = nullptr) const;
-  // The template's source; empty where there is none. Of two, that without tools.
+  // The source of the template, of two that without tools; empty if there is none.
   const std::string& template_source() const { return standard_.source; }
   const SpecialTokens& special_tokens() const { return special_; }
-  // The text of an error without the name of the model's folder: for those who need not know where it lies.
+  // An error's text without the path of the model's folder, which clients need not know.
   std::string without_folder(std::string text) const;
-  // Everything that ids depend on: of tokenizer.json and the templates.
+  // The checksum of everything that ids depend on: tokenizer.json and the templates.
   const std::string& checksum() const { return checksum_; }
   const std::string& tokenizer_json() const { return tokenizer_json_; }  // for a rank that only decodes
 
  private:
   struct Template {
     std::optional<ChatTemplate> tree;
-    std::string error;  // why there is none
+    std::string error;  // why there is no template
     std::string source;
   };
   TextModel(std::string json, const std::string& what);
@@ -56,8 +56,8 @@ class TextModel {
   std::string checksum_;
 };
 
-// The ids as text: bytes that are no UTF-8 become U+FFFD, special tokens are left out. `bytes`: the text ends after
-// this number of bytes of the tokens.
+// The ids as text: invalid UTF-8 becomes U+FFFD, and special tokens are omitted. `bytes`: the text ends after this
+// number of bytes of the tokens.
 std::string text_of(const Tokenizer& tokenizer, std::span<const TokenId> ids, std::optional<int64_t> bytes = {});
 
 }  // namespace lfm2

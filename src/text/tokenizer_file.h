@@ -1,4 +1,4 @@
-// What a tokenizer.json says: every field that has influence on ids is read, or refused where the project cannot do it.
+// Parses tokenizer.json: reads every field that affects ids, or refuses it if it is not supported.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ struct TokenizerFile {
   bool ignore_merges = false;
   std::vector<AddedToken> added_tokens;
   std::vector<SplitPattern> patterns;
-  std::vector<TokenId> before, after;  // what the post-processor puts around a text
+  std::vector<TokenId> before, after;  // the tokens that the post-processor adds around a text
 };
 
 // Error(kData) naming `what`, the field, what was found and what was expected.

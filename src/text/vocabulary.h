@@ -12,7 +12,7 @@ namespace lfm2 {
 
 using TokenId = int32_t;
 
-// Byte-level text writes each byte as one character. The bytes of such a text; none where it holds another character.
+// The bytes of a byte-level text, in which one character represents each byte; nothing if it has any other character.
 std::optional<std::string> byte_level_bytes(std::string_view text);
 // The character of a byte.
 std::string byte_level_character(uint8_t byte);
@@ -20,18 +20,18 @@ std::string byte_level_character(uint8_t byte);
 class Vocabulary {
  public:
   enum class Kind { kModel, kAdded };
-  // Error(kData) naming `what` where the id or the text was added before.
+  // Error(kData) naming `what` if the id or the text was added before.
   void add(TokenId id, std::string text, Kind kind, const std::string& what);
 
-  // One more than the largest id. Ids in between may be without a token.
+  // One more than the largest id. Ids below it may lack a token.
   size_t size() const { return tokens_.size(); }
   // The number of tokens.
   size_t count() const { return ids_.size(); }
   bool has(TokenId id) const { return id >= 0 && static_cast<size_t>(id) < size() && tokens_[index(id)].present; }
   std::optional<TokenId> find(std::string_view text) const;
-  // Whether merging may give the token: it is the model's, and its text is byte-level.
+  // Whether a merge may produce the token: it belongs to the model, and its text is byte-level.
   bool may_be_merged(TokenId id) const { return has(id) && tokens_[index(id)].may_be_merged; }
-  // What the id decodes to; nothing where there is no token.
+  // The bytes that the id decodes to; empty if there is no token.
   std::string_view bytes(TokenId id) const {
     return has(id) ? std::string_view(tokens_[index(id)].bytes) : std::string_view();
   }

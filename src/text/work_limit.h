@@ -1,6 +1,6 @@
-// What the tokens of one text may cost, so that no pattern of a stranger's tokenizer.json takes hours with some text.
-// Only work that leads nowhere counts: going back, and looking ahead without going there. The common patterns do so
-// once or twice for each run of characters, and never come near the limit.
+// Limits the work of tokenising one text, so that no pattern of an untrusted tokenizer.json runs for hours on some
+// text. Only backtracking and lookahead count. The common patterns do this once or twice for each run of characters,
+// far below the limit.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,12 +17,12 @@ namespace lfm2 {
 
 class WorkLimit {
  public:
-  // `what` names the file. `stop` may be null; where it becomes true, the work ends early. Both must outlive this.
+  // `what` names the file. `stop` may be null; when it becomes true, the work ends early. Both must outlive this.
   WorkLimit(const std::string& what, size_t text_bytes, const std::atomic<bool>* stop)
       : what_(what), text_bytes_(text_bytes), stop_(stop), left_(kSteps + kStepsOfByte * text_bytes) {}
 
   uint64_t left() const { return left_; }
-  // Error(kData) that names `part` of the file, whose steps these are, where they are too many; as check_stop().
+  // Counts steps of `part` of the file. Error(kData) naming the part if there are too many; else as check_stop().
   void charge(uint64_t steps, std::string_view part) {
     check_stop();
     if (steps > left_)

@@ -1,4 +1,5 @@
-// Who may use the server: those who have a key, or, where there is none, programs of this machine and its own page.
+// Who may use the server: clients with an API key. If no key is configured, programs of this machine and the server's
+// own page.
 #pragma once
 
 #include <optional>
@@ -15,13 +16,14 @@ namespace lfm2::http {
 // protocol").
 class Cors {
  public:
-  // Origins as browsers send them, or "*" for every page; none: no answer has a field of CORS.
+  // Origins as browsers send them, or "*" for every page. If empty, no answer has CORS fields.
   explicit Cors(std::vector<std::string> origins) : origins_(std::move(origins)) {}
 
   bool allows(std::string_view origin) const;
-  // Of every answer to the request.
+  // The CORS fields of every answer to the request.
   Fields fields(const Request& request) const;
-  // The answer where a browser asks whether a page may send a request: it sends no key with that question.
+  // The answer to a preflight request, in which a browser asks whether a page may send a request. Browsers send no key
+  // with it.
   std::optional<Response> preflight(const Request& request) const;
 
  private:
@@ -31,18 +33,17 @@ class Cors {
 class AccessRules {
  public:
   struct Options {
-    std::vector<std::string> api_keys = {};    // any of them; empty: none is asked for
+    std::vector<std::string> api_keys = {};    // each is accepted; empty: no key is needed
     std::vector<std::string> open_paths = {};  // paths that need no key
-    // Names of this server, besides localhost and addresses. Where there is no key, requests to other names are
-    // refused.
+    // Names of this server besides localhost and IP addresses. Without a key, requests with another Host are refused.
     std::vector<std::string> own_names = {};
     // Pages from elsewhere that may use the server; must outlive the rules. Null: none.
     const Cors* cors = nullptr;
   };
-  // Error(kData) for a key that could not stand in a header. The message does not hold the key.
+  // Error(kData) for a key that no header can contain. The message does not reveal the key.
   explicit AccessRules(Options options);
 
-  // The answer where the request is not allowed: 401, or 403.
+  // The answer to a request that is not allowed: 401 or 403.
   std::optional<Response> refusal(const Request& request) const;
 
  private:
@@ -51,7 +52,7 @@ class AccessRules {
   Options options_;
 };
 
-// Takes as long for every text of one length, however much of it is right.
+// The time depends only on the lengths, not on how many bytes are equal.
 bool equal_in_constant_time(std::string_view secret, std::string_view text);
 
 }  // namespace lfm2::http

@@ -18,12 +18,12 @@ class BodyReader {
   // The limits must outlive the reader.
   explicit BodyReader(const Limits& limits) : limits_(limits) {}
 
-  // What the head says of the body. An answer where the body is refused before it comes.
+  // Reads from the head how the body is sent. Returns an answer if the body is refused before it arrives.
   std::optional<Response> begin(const Headers& headers);
   bool complete() const { return state_ == State::kComplete; }
 
-  // Continues with the bytes after those that were used, and appends to the request's body. The same bytes give the
-  // same body or the same refusal in whatever pieces they come. Returns how many were used.
+  // Reads the bytes that follow those already used, appends to the request's body, and returns how many it used. How
+  // the bytes are cut into pieces changes neither the body nor a refusal.
   size_t put(std::string_view bytes, Request& request);
   const std::optional<Response>& refusal() const { return refusal_; }
 

@@ -1,4 +1,4 @@
-// Bytes that many may hold together: request bodies, or what was not sent yet. Thread safe.
+// A limit on the bytes of many owners together, such as request bodies or unsent answers. Thread safe.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ class ByteBudget {
   std::atomic<size_t> used_ = 0;
 };
 
-// The part of a budget that one owner holds, given back with the owner. An empty one has no budget.
+// One owner's part of a budget, released by the destructor. A default-constructed share has no budget.
 class ByteShare {
  public:
   ByteShare() = default;

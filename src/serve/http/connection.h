@@ -1,5 +1,5 @@
-// One connection as a state machine: bytes in, bytes out, and the time. It knows no sockets and no threads of its own,
-// so that tests and fuzzers drive it as the server does. Requests on it are handled one after the other.
+// One connection as a state machine: bytes in, bytes out, and the time. It has no sockets and no threads, so that tests
+// and fuzzers drive it as the server does. Its requests are handled one after another.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ class Connection {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // The service must outlive the connection. `wake` is called on any thread when woken() is to be called.
+  // The service must outlive the connection. `wake` may be called on any thread; the server then calls woken().
   Connection(std::shared_ptr<Shared> shared, const Service& service, std::string peer, std::function<void()> wake,
              Time now);
   Connection(const Connection&) = delete;
@@ -28,17 +28,18 @@ class Connection {
   ~Connection();
 
   void received(std::string_view bytes, Time now);
-  void hung_up(Time now);   // the client sends nothing more: it counts as gone unless its answer is complete
+  void hung_up(Time now);   // the client closed its side: it counts as gone unless its answer is complete
   void close(Gone reason);  // at once
-  void woken(Time now);     // the exchange has news, or the server drains
+  void woken(Time now);     // the exchange has something to send, or the server drains
   void deadline_passed(Time now);
 
-  std::string_view unsent();  // what is to be sent next; empty: nothing yet
+  std::string_view unsent();  // the bytes to send next; empty: none yet
   void sent(size_t bytes, Time now);
 
-  bool wants_input() const;  // false while enough waits for the request that is being answered
-  bool lingers() const { return state_ == State::kLingering; }  // everything was sent and nothing more will be
-  // Input waits for the request that is being answered: only the socket knows whether the client is still there.
+  bool wants_input() const;                                     // false while enough input is buffered
+  bool lingers() const { return state_ == State::kLingering; }  // all is sent; only reads until the client closes
+  // True while input is not read because a request is being answered. Only the socket then knows whether the client is
+  // still connected.
   bool paused() const { return state_ == State::kAnswering && !hung_up_ && !wants_input(); }
   bool closed() const { return state_ == State::kClosed; }
   bool in_exchange() const { return exchange_ != nullptr; }
@@ -48,8 +49,8 @@ class Connection {
   enum class State : uint8_t {
     kIdle,       // between two requests, or before the first one
     kReading,    // a request has begun
-    kAnswering,  // the exchange runs, or its answer is being sent
-    kLingering,  // reads what still comes: closing at once could destroy the answer on its way
+    kAnswering,  // a handler works, or its answer is being sent
+    kLingering,  // discards further input: closing at once could make TCP drop the answer
     kClosed,
   };
 
@@ -71,19 +72,19 @@ class Connection {
   State state_ = State::kIdle;
   Time deadline_;
   bool hung_up_ = false;   // the client's side is closed
-  bool discards_ = false;  // the connection closes after this answer: further input is useless
+  bool discards_ = false;  // the connection closes after this answer, so further input is discarded
 
   std::string input_;  // not used yet
   std::unique_ptr<RequestParser> parser_;
   struct {
     std::string bytes;
     size_t sent = 0;
-    size_t interim = 0;  // of the bytes that are not sent: those that belong to no exchange
+    size_t interim = 0;  // unsent bytes of "100 Continue", which belong to no exchange
   } output_;
 
   std::shared_ptr<Exchange> exchange_;
   bool answer_ended_ = false;
-  AccessRecord record_;  // of the current request; its peer is that of all
+  AccessRecord record_;  // of the current request; `peer` is that of all requests
   Time begin_;           // of the current request
 };
 

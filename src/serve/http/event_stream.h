@@ -8,7 +8,7 @@ namespace lfm2::http {
 
 inline constexpr std::string_view kEventStream = "text/event-stream; charset=utf-8";
 
-// One event. Each line of the data has a line of its own, since a line break would end the event.
+// One event. Each line of the data becomes a separate data line, since a line break would end the event.
 inline std::string event_text(std::string_view data) {
   std::string text = "data: ";
   for (size_t i = 0; i < data.size(); ++i) {

@@ -1,5 +1,5 @@
-// A request and its answer: where the handler's threads meet the thread of the connection. Internal to src/serve/http;
-// handlers see it through a Responder.
+// One request and its answer, shared by the handler's threads and the connection's thread. Internal to src/serve/http;
+// handlers use it through a Responder.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@
 
 namespace lfm2::http {
 
-// What a server shares with its connections and exchanges. Exchanges may outlive the server.
+// The state that a server shares with its connections and exchanges. Exchanges may outlive the server.
 struct Shared {
   explicit Shared(const Limits& all)
       : limits(all),
@@ -27,22 +27,22 @@ struct Shared {
 
   const Limits limits;
   const std::shared_ptr<ByteBudget> bodies, unsent;
-  std::atomic<bool> draining = false;  // no further requests are taken
-  std::atomic<uint64_t> requests = 0;  // begun so far, for their ids
+  std::atomic<bool> draining = false;  // further requests are refused
+  std::atomic<uint64_t> requests = 0;  // number of requests so far, for their ids
   std::string id_prefix = "request";   // so that ids of two servers differ
 };
 
 class Exchange {
  public:
-  // What the answer's form depends on.
+  // The facts about a client that determine the form of its answer.
   struct Client {
     std::string request_id = {};
     bool is_head = false;  // the answer has no body
     bool http_1_0 = false;
     bool keep_alive = false;
-    Fields fields = {};  // of every answer, besides its own
+    Fields fields = {};  // added to every answer
   };
-  // `wake` tells the connection, on any thread, that there is something for it; it must not call the exchange.
+  // `wake` notifies the connection, on any thread. It must not call the exchange.
   Exchange(std::shared_ptr<const Shared> shared, Client client, std::function<void()> wake);
 
   // The handler's side, on any thread: see Responder.
@@ -54,30 +54,30 @@ class Exchange {
   void on_gone(std::function<void(Gone)> callback);
   bool gone() const;
   void note_seed(uint64_t seed);
-  void abandon();  // nobody holds a Responder any more: an answer that never began becomes a 500, a stream breaks off
+  void abandon();  // the last Responder is gone: an answer that never began becomes a 500, a stream is cut off
 
-  // The connection's side, on its one thread.
+  // The connection's side, on the server's thread.
   struct Progress {
     bool ended = false;       // nothing follows the bytes that pop() returns
     bool broken = false;      // the rest cannot be sent: the connection must close
     bool keep_alive = false;  // the connection may continue after this answer
-    bool any_unsent = false;  // including what was taken
+    bool any_unsent = false;  // including bytes that pop() returned
     int status = 0;           // 0: not known yet
     std::optional<uint64_t> seed = {};
   };
   Progress progress();
   std::string pop();        // the bytes to be sent next
-  void sent(size_t bytes);  // of those that were taken
-  // Ends an exchange that its handler has not ended, with an answer if none began. The handler hears that it is gone.
+  void sent(size_t bytes);  // of the bytes that pop() returned
+  // Ends an exchange that its handler has not ended, with `answer` if none began. Calls the handler's on_gone callback.
   void take_over(const Response& answer, Gone reason);
-  // The connection is closed. Unless the answer is complete, the handler hears that the client is gone.
+  // The connection is closed. Unless the answer is complete, calls the handler's on_gone callback.
   void leave(Gone reason);
 
  private:
   enum class State : uint8_t { kWaiting, kStreaming, kEnded };
 
   bool wanted() const { return !gone_ && !broken_; }
-  bool queue(std::string_view text);  // false and broken where a limit is passed
+  bool queue(std::string_view text);  // returns false and sets `broken` if a limit is exceeded
   void queue_answer(const Response& answer);
   Fields with_own(const Fields& headers) const;
   void notify();
@@ -86,18 +86,19 @@ class Exchange {
   const Client client_;
 
   mutable std::mutex mutex_;
-  // Guarded by mutex_. A callback is called and destroyed without the lock: it may own a Responder of this exchange.
+  // Guarded by mutex_. Callbacks are called and destroyed without the lock, because they may own a Responder of this
+  // exchange.
   std::function<void()> wake_;
   std::function<void(Gone)> callback_;
   State state_ = State::kWaiting;
   std::optional<Gone> gone_;
   bool broken_ = false;
   bool keep_alive_ = false, chunked_ = false;
-  bool notified_ = false;  // the connection was told, and has not looked since
+  bool notified_ = false;  // the connection was notified and has not called progress() since
   int status_ = 0;
   std::optional<uint64_t> seed_;
-  std::string outbox_;  // not taken yet
-  ByteShare unsent_;    // outbox_, and what was taken and is not sent yet
+  std::string outbox_;  // bytes that pop() has not returned yet
+  ByteShare unsent_;    // counts outbox_ and the bytes that pop() returned but are not sent yet
 };
 
 }  // namespace lfm2::http

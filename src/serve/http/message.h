@@ -1,4 +1,4 @@
-// Requests as handlers get them, and answers as they give them.
+// The requests that handlers receive and the answers that they return.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +11,16 @@
 
 namespace lfm2::http {
 
-bool equal_ignoring_case(std::string_view a, std::string_view b);  // of ASCII letters
+bool equal_ignoring_case(std::string_view a, std::string_view b);  // ignores the case of ASCII letters
 
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
-// The header fields of a request. Names compare without regard to case.
+// The header fields of a request. Names are compared without case.
 class Headers {
  public:
   void add(std::string_view name, std::string_view value) { fields_.emplace_back(name, value); }
-  void set(std::string_view name, std::string_view value);  // in place of the first such field, or a new one
-  const std::string* find(std::string_view name) const;     // the first such field; null where there is none
+  void set(std::string_view name, std::string_view value);  // replaces the first such field, or adds one
+  const std::string* find(std::string_view name) const;     // the first such field; null if there is none
   const Fields& all() const { return fields_; }
 
  private:
@@ -32,18 +32,18 @@ struct Request {
   std::string path = {};    // as sent, still percent-encoded, without the query; it begins with '/', or is "*"
   std::string query = {};   // after the '?', still encoded
   bool http_1_0 = false;
-  Headers headers = {};  // Host, Authorization, Origin and Content-Length stand there once at most
+  Headers headers = {};  // Host, Authorization, Origin and Content-Length occur at most once
   std::string body = {};
   std::string peer = {};  // address and port of the client
-  std::string id = {};    // of the client's own X-Request-Id, or one of ours
-  ByteShare share = {};   // counts the body as long as the request lives
+  std::string id = {};    // the client's X-Request-Id, or one made by the server
+  ByteShare share = {};   // counts the body during the request's lifetime
 };
 
 struct Response {
   int status = 200;
   std::string content_type = {};  // empty: no such field
   std::string body = {};
-  Fields headers = {};  // further ones; the server adds those of the connection, the length, date and id
+  Fields headers = {};  // the handler's; the server adds connection, length, date and request id
 };
 
 // {"error": error_object()}, as clients of OpenAI's interface expect.
@@ -51,7 +51,7 @@ Response error_response(int status, std::string_view message, Fields headers = {
 
 std::string_view reason_phrase(int status);
 
-// A path without percent-encoding; what is no such code stays as it is.
+// Decodes the percent-encoding of a path; invalid codes stay as they are.
 std::string decoded(std::string_view path);
 
 }  // namespace lfm2::http

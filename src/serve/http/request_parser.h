@@ -1,5 +1,5 @@
-// Reads one request from bytes that come in pieces of any size. The head is found and bounded here; Boost.Beast reads
-// what is in it, and the body. No Boost header is included but in request_parser.cpp.
+// Reads one request from bytes that arrive in pieces of any size. This class finds the end of the head and limits its
+// size; Boost.Beast parses the head, and BodyReader reads the body. Only request_parser.cpp includes Boost headers.
 #pragma once
 
 #include <cstddef>
@@ -16,29 +16,29 @@ namespace lfm2::http {
 class RequestParser {
  public:
   enum class Step {
-    kNeedMore,  // all usable bytes were used: the rest comes again, followed by more
+    kNeedMore,  // all usable bytes were used; the caller passes the rest again with more bytes
     kHead,      // the head is read; without a body, kComplete follows
     kComplete,
-    kRefused,  // refusal() says why; no further bytes can be read
+    kRefused,  // refusal() is the answer; no further bytes can be read
   };
   struct Result {
     Step step = Step::kNeedMore;
-    size_t used = 0;  // bytes that the caller forgets
+    size_t used = 0;  // bytes that the caller removes
   };
 
   // The limits must outlive the parser. Bodies are counted in the budget.
   RequestParser(const Limits& limits, std::shared_ptr<ByteBudget> bodies);
   ~RequestParser();
 
-  // Continues with the bytes after those that were used.
+  // Reads the bytes that follow those already used.
   Result put(std::string_view bytes);
 
-  Request& request();               // whole once put() said kComplete, without body once it said kHead
+  Request& request();               // complete after kComplete; without its body after kHead
   const Response& refusal() const;  // after kRefused
   // After kHead:
   bool has_body() const { return !body_.complete(); }
   bool expects_continue() const;  // the client waits for "100 Continue" before it sends the body
-  bool keep_alive() const;        // as the client wishes
+  bool keep_alive() const;        // whether the client wants to keep the connection
 
  private:
   class Beast;
@@ -50,9 +50,9 @@ class RequestParser {
   std::unique_ptr<Beast> beast_;
   BodyReader body_;
   bool head_done_ = false;
-  size_t searched_ = 0;    // of the head: no line ends in the bytes before
-  size_t line_begin_ = 0;  // of the head's newest line
-  size_t lines_ = 0;       // of the head, so far
+  size_t searched_ = 0;    // of the head: bytes searched for line ends so far
+  size_t line_begin_ = 0;  // where the current line of the head begins
+  size_t lines_ = 0;       // number of lines of the head so far
 };
 
 }  // namespace lfm2::http

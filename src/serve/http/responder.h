@@ -1,4 +1,4 @@
-// The handler's end of a request: answers it, now or later, from any thread.
+// The handler's side of a request: answers it, now or later, from any thread.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace lfm2::http {
 
 class Exchange;
 
-// Why nobody wants an answer any more.
+// Why an answer is no longer wanted.
 enum class Gone : uint8_t {
   kLeft,     // the client closed the connection
   kSlow,     // the client did not read: too much was unsent
@@ -20,10 +20,10 @@ enum class Gone : uint8_t {
   kStopped,  // the server ends
 };
 
-// Copies share one request. No function blocks. Those that send return false where the client is gone, and the handler
-// may then stop working; answer() also where the answer was too large, and a 500 went out instead. An answer is either
-// answer(), or begin_stream(), any number of write(), and end(); another order is a mistake of the handler:
-// Error(kSoftware). Where the last copy goes without an answer, the client gets a 500.
+// Copies share one request. No function blocks. A handler calls either answer(), or begin_stream(), any number of
+// write(), and end(); another order is Error(kSoftware). These functions return false if the client is gone, and the
+// handler may then stop working. answer() also returns false if the answer was too large; the client then gets a 500.
+// If the last copy is destroyed without an answer, the client gets a 500.
 class Responder {
  public:
   explicit Responder(std::shared_ptr<Exchange> exchange);
@@ -32,11 +32,13 @@ class Responder {
   bool begin_stream(int status, std::string_view content_type, const Fields& headers = {}) const;
   bool write(std::string_view text) const;
   bool end() const;
-  // The client has not read what was written. Whoever can say the rest of a stream in fewer bytes later waits with it.
+  // Whether the client reads slowly. A handler that can send the rest of a stream in fewer bytes later then waits with
+  // it.
   bool behind() const;
 
-  // Called once if the client goes before the answer is complete: on the server's thread, which it must not block, or
-  // within this call where that has happened already. Never called after answer() or end(). Replaces an earlier one.
+  // Sets the callback for a client that leaves before the answer is complete, replacing an earlier one. It is called
+  // once, on the server's thread, which it must not block, or within this call if the client is already gone. It is
+  // never called after answer() or end().
   void on_gone(std::function<void(Gone)> callback) const;
   bool gone() const;
   // For the access log: the seed that the server drew for the request.

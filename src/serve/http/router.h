@@ -1,4 +1,4 @@
-// Which handler takes which method and path.
+// Maps methods and paths to handlers.
 #pragma once
 
 #include <map>
@@ -12,13 +12,13 @@ namespace lfm2::http {
 
 class Router {
  public:
-  // A path is compared as it stands; one that ends with "/*" takes every path below, unless another one fits exactly.
-  // The handler of GET also takes HEAD, whose answers the server sends without their bodies.
+  // Paths must match exactly. A path that ends with "/*" matches every path below it, unless another route matches
+  // exactly. The handler of GET also handles HEAD; the server sends its answers without a body.
   void add(std::string_view method, std::string_view path, Handler handler);
 
-  // The answer where no handler takes the request: 404, 405 with the methods that are allowed, or those for OPTIONS.
+  // The answer if no handler matches the request: 404, 405 with the allowed methods, or the answer to OPTIONS.
   std::optional<Response> refusal(const Request& request) const;
-  // A request that is not refused.
+  // Calls the handler of a request that refusal() does not refuse.
   void handle(Request&& request, Responder responder) const;
 
  private:

@@ -1,4 +1,4 @@
-// What a server is for: the functions that it calls with each request, on its own thread. None of them may block.
+// The functions that a server calls with each request, on the server's thread. None of them may block.
 #pragma once
 
 #include <chrono>
@@ -11,16 +11,16 @@
 
 namespace lfm2::http {
 
-// What is written down of each request: never its query, its headers or its body, nor what was answered.
+// The log record of a request. It never contains the query, headers or body, nor the content of the answer.
 struct AccessRecord {
   std::chrono::system_clock::time_point time = {};  // of the request's first byte
   std::string id = {}, peer = {};
-  std::string method = {}, path = {};  // empty where the request could not be read
-  int status = 0;                      // 0: the client went before anything was answered
-  uint64_t bytes = 0;                  // of the answer and its head, as far as they were sent
+  std::string method = {}, path = {};  // empty if the request could not be parsed
+  int status = 0;                      // 0: the client left before an answer began
+  uint64_t bytes = 0;                  // bytes of the answer, with its head, that were sent
   double seconds = 0;                  // from the request's first byte to the last one of the answer
   bool complete = false;               // whether the whole answer was sent
-  std::optional<uint64_t> seed = {};   // where the server drew one
+  std::optional<uint64_t> seed = {};   // if the server drew one
 };
 
 // The record as JSON on one line, without a line break.
@@ -29,13 +29,13 @@ std::string access_line(const AccessRecord& record);
 using Handler = std::function<void(Request&&, Responder)>;
 
 struct Service {
-  // Looks at the head of a request before any of its body is taken, and may rewrite its path for the handler. With an
-  // answer, the handler never sees the request.
+  // Checks the head of a request before its body is read, and may rewrite its path for the handler. If it returns an
+  // answer, that is sent, and the handler is not called.
   std::function<std::optional<Response>(Request&)> admit = {};
-  std::function<Fields(const Request&)> fields = {};  // that every answer to the request has, refusals included
+  std::function<Fields(const Request&)> fields = {};  // header fields of every answer to the request, refusals included
   Handler handle = {};
   std::function<void(const AccessRecord&)> log = {};
-  std::function<void(const std::string&)> report = {};  // of a handler that threw: what it said
+  std::function<void(const std::string&)> report = {};  // called with the message of a handler's exception
 };
 
 }  // namespace lfm2::http

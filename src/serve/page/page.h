@@ -1,5 +1,5 @@
-// The page that the server shows at "/". Its files need no key, since they are the same for everyone; what the page
-// asks the server for does.
+// The page that the server shows at "/". Its files need no key, since they are the same for everyone; the requests that
+// the page sends do.
 #pragma once
 
 #include <string>

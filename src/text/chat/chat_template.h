@@ -1,5 +1,6 @@
-// Chat templates: from the messages of a conversation to the text that a model was trained on. Templates are Jinja's,
-// as Hugging Face's transformers render them; what is not supported is refused with its line (docs/text.md).
+// Chat templates turn the messages of a conversation into the text form that a model was trained on. They are Jinja
+// templates, rendered as Hugging Face's transformers does. Unsupported constructs are refused with their line
+// (docs/text.md).
 #pragma once
 
 #include <ctime>
@@ -18,7 +19,7 @@ namespace jinja {
 struct Template;
 }
 
-// The texts of the special tokens that a template may write, by their names there: "bos_token" and so on.
+// The texts of special tokens that a template may write, by the names of their variables, such as "bos_token".
 using SpecialTokens = std::map<std::string, std::string, std::less<>>;
 
 struct ChatInput {
@@ -26,17 +27,18 @@ struct ChatInput {
   const OrderedJson& tools;  // null where there are none
   bool add_generation_prompt = false;
   SpecialTokens special_tokens = {};
-  OrderedJson variables = OrderedJson::object();  // more of them, such as enable_thinking; they win over those above
-  std::time_t now = 0;                            // for strftime_now
+  OrderedJson variables =
+      OrderedJson::object();  // further variables such as enable_thinking; they override those above
+  std::time_t now = 0;        // for strftime_now
 };
 
 class ChatTemplate {
  public:
-  // Error(kData) with `what`, which names the template, and the line.
+  // Error(kData) naming the template by `what`, and the line.
   static ChatTemplate parse(std::string_view source, const std::string& what);
 
-  // The same input gives the same text, in every time zone that has the same date. Error(kData) where the template
-  // refuses the conversation (raise_exception), uses what is not there, or takes too many steps or too much memory.
+  // Equal inputs give equal texts; strftime_now uses the local time zone. Error(kData) if the template refuses the
+  // conversation (raise_exception), uses an undefined value, or needs too many steps or too much memory.
   std::string render(const ChatInput& input, const jinja::Limits& limits = {}) const;
 
  private:

@@ -1,4 +1,4 @@
-// Finds the chat template and the special tokens in a folder of Hugging Face's form, as transformers does.
+// Finds the chat template and the special tokens in a Hugging Face folder, as transformers does.
 #pragma once
 
 #include <filesystem>
@@ -11,20 +11,20 @@ namespace lfm2 {
 
 struct ChatTemplateText {
   std::string source;
-  std::string what;  // the file, and the template's name in it where there are several
+  std::string what;  // the file and, if it has several templates, the template's name
 };
 
 struct ChatTemplateFiles {
   std::optional<ChatTemplateText> standard;    // "default"
-  std::optional<ChatTemplateText> with_tools;  // "tool_use", which takes its place where tools are given
+  std::optional<ChatTemplateText> with_tools;  // "tool_use", used instead if there are tools
 };
 
-// From chat_template.jinja and additional_chat_templates/tool_use.jinja where one of them exists, else from
-// tokenizer_config.json. Error(kData) for files that are not as Hugging Face writes them.
+// Reads chat_template.jinja and additional_chat_templates/tool_use.jinja if one of them exists, else
+// tokenizer_config.json. Error(kData) for files of another form.
 ChatTemplateFiles find_chat_template(const std::filesystem::path& folder);
 
-// bos_token, eos_token, unk_token, sep_token, pad_token, cls_token and mask_token of tokenizer_config.json, those that
-// it has; none where there is no such file.
+// Those of bos_token, eos_token, unk_token, sep_token, pad_token, cls_token and mask_token that tokenizer_config.json
+// has; none without that file.
 SpecialTokens read_special_tokens(const std::filesystem::path& folder);
 
 }  // namespace lfm2

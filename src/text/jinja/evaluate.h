@@ -1,4 +1,4 @@
-// Renders a template: one Evaluator for one rendering.
+// Renders a template. Each rendering has its own Evaluator.
 #pragma once
 
 #include <ctime>
@@ -12,7 +12,7 @@ namespace lfm2::jinja {
 
 struct Activation;
 
-// A macro with the variables that were around it where it was defined.
+// A macro with the variables of the scopes in which it was defined.
 struct Macro {
   const FunctionSyntax* function;
   Activation* outer;
@@ -20,7 +20,7 @@ struct Macro {
 
 class Evaluator {
  public:
-  // `variables` has a value for each of the template's variables, or missing.
+  // `variables` has a value, possibly missing, for each variable of the template.
   Evaluator(Heap& heap, std::vector<Value> variables, std::time_t now)
       : heap_(heap), variables_(std::move(variables)), now_(now) {}
 
@@ -62,7 +62,7 @@ class Evaluator {
   void end(const Scope& scope);
   void write(const Value& value);
   void write_text(const Value& value);
-  // What the body writes, as a text.
+  // Returns the output of the body as a text.
   template <class Write>
   Value capture(Write&& write);
 

@@ -20,15 +20,15 @@ inline constexpr uint32_t kMaxCodePoint = 0x10ffff;
 
 // The names of the categories, two letters each, by number.
 inline constexpr std::string_view kCategoryNames = "LuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCoCn";
-inline constexpr uint32_t kAlternating = 30;  // in the runs alone: Lu and Ll in turn
+inline constexpr uint32_t kAlternating = 30;  // only in runs: Lu and Ll alternate
 
 std::span<const uint32_t> unicode_category_runs();
 
-// The code points of a category ("Lu") or of a group of them ("L"); none where there is no such name.
+// The code points of a category ("Lu") or of a group of categories ("L"); nothing for an unknown name.
 std::optional<CodePointSet> category_set(std::string_view name);
-// Whitespace: \s in the patterns, and what the `lstrip` and `rstrip` of added tokens eat.
+// Whitespace: \s in the patterns, and the characters that `lstrip` and `rstrip` of added tokens include.
 const CodePointSet& whitespace_set();
-// What makes up words for the `single_word` of added tokens.
+// The word characters for `single_word` of added tokens.
 const CodePointSet& word_set();
 
 CodePointSet united(CodePointSet set, const CodePointSet& other);

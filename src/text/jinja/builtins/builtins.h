@@ -1,4 +1,4 @@
-// What templates may call and look up: filters, tests, functions, the methods and attributes of values.
+// The built-ins of templates: filters, tests, functions, and the methods and attributes of values.
 #pragma once
 
 #include <ctime>
@@ -18,14 +18,14 @@ struct Arguments {
   std::vector<std::pair<std::string_view, Value>> keyword;
 };
 
-// Begins the name of a parameter that Python has and this interpreter lacks: an argument for it is refused by name.
+// Prefix of parameters that Python has and this interpreter lacks. An argument for such a parameter is refused by name.
 inline constexpr char kNotSupported = '!';
-// One value for each of the parameters, missing where none is given. Error for arguments that match no parameter, twice
-// the same, and fewer than `required`. `what` names the function.
+// Matches arguments to parameters: one value for each parameter, missing if not given. Error for an unknown or repeated
+// argument, and for fewer than `required`. `what` names the function.
 std::vector<Value> bind(Heap& heap, std::string_view what, const Arguments& arguments,
                         std::initializer_list<std::string_view> parameters, size_t required = 0);
 
-// Error where it is not of this kind; `what` says where it stands.
+// Error if the value is not of this kind; `what` names the argument.
 std::string_view text_argument(Heap& heap, const Value& value, std::string_view what);
 Integer integer_argument(Heap& heap, const Value& value, std::string_view what);
 
@@ -42,7 +42,7 @@ const Named<Call>* find_named(const Named<Call> (&table)[kCount], std::string_vi
   return nullptr;
 }
 
-// Null where there is none of this name here.
+// Finds an entry by name; null if there is none.
 using Call = Value (*)(Heap&, const Value& self, const Arguments&);
 const Named<Call>* find_filter(std::string_view name);
 const Named<Call>* find_sequence_filter(std::string_view name);
@@ -57,7 +57,7 @@ struct Method {
 };
 
 Value apply_filter(Heap& heap, const Named<Call>& filter, const Value& input, const Arguments& arguments);
-// The value's attribute, as filters take attributes by name; the value itself for none.
+// The attribute of a value that a filter names by its argument; the value itself if `attribute` is missing.
 Value follow(Heap& heap, const Value& value, const Value& attribute);
 
 // The functions that every chat template may call; nullopt where Jinja has no function of this name.
@@ -68,24 +68,25 @@ Value call_function(Heap& heap, Function function, const Arguments& arguments, s
 Value split(Heap& heap, std::string_view text, std::string_view separator, Integer max_cuts);  // as str.split
 Value replace(Heap& heap, std::string_view text, std::string_view from, std::string_view to);
 
-// The cases of text, as Python's str has them. All but lower() accept only ASCII: names of roles and of types.
+// Change the case of text, as Python's str methods do. All except lower() accept only ASCII, which suffices for names
+// of roles and types.
 Value lower(Heap& heap, std::string_view text);
 Value upper(Heap& heap, std::string_view text);
 Value capitalize(Heap& heap, std::string_view text);
-Value title(Heap& heap, std::string_view text);           // a letter after anything but a letter
-Value title_of_words(Heap& heap, std::string_view text);  // the filter: after spaces and - ( { [ < only
+Value title(Heap& heap, std::string_view text);           // capitalises each letter that follows a non-letter
+Value title_of_words(Heap& heap, std::string_view text);  // the filter: capitalises only after spaces and - ( { [ <
 
 struct NamespaceEntry {
   std::string_view name;
   Value value;
 };
-// A namespace's attributes: the only thing that a template can change.
+// A namespace's attributes, the only values that a template can change.
 struct Namespace {
   std::pmr::vector<NamespaceEntry> entries;
 };
 Value* find_in(Heap& heap, Namespace& space, std::string_view name);
 
-// Gives a loop its items one by one, as the loop or the template asks for them.
+// Produces the items of a loop one by one, on demand.
 class LoopSource {
  public:
   virtual ~LoopSource() = default;
@@ -93,12 +94,12 @@ class LoopSource {
   virtual size_t rest() = 0;           // how many are still to come
 };
 
-// What the body of a loop knows as `loop`. Items are asked for no further ahead than the template looks, because a
-// loop's own condition may change while it goes.
+// The variable `loop` of a loop's body. Items are pulled only as far ahead as the template looks, because the condition
+// of the loop may change while it runs.
 struct Loop {
   LoopSource* source = nullptr;  // null when the loop is over
   size_t index0 = 0;
-  Value before, current, after;  // `after` is missing as long as nobody looked
+  Value before, current, after;  // `after` is missing until it is read
   bool ended = false;
 
   bool look_ahead() {
@@ -107,10 +108,10 @@ struct Loop {
   }
 };
 
-// What Jinja's sandbox gives:
+// Attribute and item access with the rules of Jinja's sandbox:
 Value get_attribute(Heap& heap, const Value& value, std::string_view name);  // value.name
 Value get_item(Heap& heap, const Value& value, const Value& key);            // value[key]
-// value[start:stop:step]; what is left out is missing or none.
+// value[start:stop:step]; an omitted bound is missing or none.
 Value get_slice(Heap& heap, const Value& value, const Value& start, const Value& stop, const Value& step);
 
 }  // namespace lfm2::jinja

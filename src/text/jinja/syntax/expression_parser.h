@@ -14,9 +14,10 @@ class ExpressionParser {
   explicit ExpressionParser(TokenStream& tokens) : tokens_(tokens) {}
 
   ExpressionPtr parse(bool with_condition = true);
-  // One expression, or a tuple of those between commas, which ends before the name `end`.
+  // Parses one expression, or a tuple of expressions separated by commas, up to the name `end`.
   ExpressionPtr parse_tuple(bool with_condition = true, std::string_view end = {});
-  // What is assigned to: a name, names in a tuple, where `with_namespace` also attributes of namespaces.
+  // Parses the target of an assignment: a name, a tuple of names or, with `with_namespace`, an attribute of a
+  // namespace.
   ExpressionPtr parse_target(bool with_namespace, std::string_view end = {});
   ExpressionPtr parse_filters(ExpressionPtr operand, bool first_without_pipe);
 
@@ -47,9 +48,9 @@ class ExpressionParser {
   ExpressionPtr unary(ExpressionKind kind, int line, ExpressionPtr operand) const;
   ExpressionPtr binary(Operator op, int line, ExpressionPtr left, ExpressionPtr right) const;
   void finish_call(Expression& node, std::unique_ptr<CallSyntax> call) const;
-  void check_depth(int depth) const;  // refuses what is too deep
+  void check_depth(int depth) const;  // refuses too deep nesting
 
-  // As long as it lives, the parser is one level deeper.
+  // Counts one level of nesting during its lifetime.
   class Deeper {
    public:
     explicit Deeper(ExpressionParser& parser) : depth_(parser.depth_) { parser.check_depth(++depth_); }

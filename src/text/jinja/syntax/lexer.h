@@ -1,5 +1,5 @@
-// Cuts a template into tokens, as Jinja does with trim_blocks and lstrip_blocks: newlines after a block's end and
-// blanks before a block's begin vanish.
+// Cuts a template into tokens, as Jinja does with trim_blocks and lstrip_blocks: it drops newlines after a block's end
+// and blanks before a block's start.
 #pragma once
 
 #include <cstdint>
@@ -34,12 +34,13 @@ struct Token {
 struct Source {
   std::string what;  // names the template in messages
   std::string text;
-  std::deque<std::string> unescaped;  // literals that are not as they stand in the source
+  std::deque<std::string> unescaped;  // literals whose text differs from the source, because they have escapes
 };
 
 [[noreturn]] void fail_at(const Source& source, int line, const std::string& message);
 
-// Normalizes source.text as Jinja does: newlines are \n, and the last one goes.
+// Normalizes source.text as Jinja does: newlines become
+// , and the last one is dropped.
 std::vector<Token> tokenize(Source& source);
 
 }  // namespace lfm2::jinja

@@ -1,5 +1,5 @@
-// The syntax tree of a template. Names have been resolved to places (resolve_names), so that rendering looks nothing up
-// by name but attributes and the caller's variables.
+// The syntax tree of a template. Names are resolved to places (resolve_names), so that rendering looks up only
+// attributes and the caller's variables by name.
 #pragma once
 
 #include <memory>
@@ -18,15 +18,15 @@ struct Statement;
 using StatementPtr = std::unique_ptr<Statement>;
 using Body = std::vector<StatementPtr>;
 
-// A variable: in the running function (the template itself, a macro, a call's body), or `hops` functions around
-// it.
+// A variable of the running function (the template, a macro, or a call's body), or of the function `hops` levels
+// outside it.
 struct VariableRef {
   int hops = 0;
   int slot = 0;
-  bool parameter = false;  // always set where it can be named
+  bool parameter = false;  // a parameter, which always has a value
 };
 
-// What each variable of a scope is when the scope begins.
+// The initial value of a variable of a scope.
 struct Entry {
   enum class From : uint8_t { kVariables, kOuter, kNothing };
   int slot;
@@ -36,7 +36,7 @@ struct Entry {
 };
 struct Scope {
   std::vector<Entry> entries;
-  std::vector<int> slots;  // all that are its own, which are nothing again when it ends
+  std::vector<int> slots;  // the scope's own variables, which are cleared when it ends
 };
 
 enum class ExpressionKind : uint8_t {
@@ -46,7 +46,7 @@ enum class ExpressionKind : uint8_t {
   kItem,       // operands[0][operands[1]]
   kSlice,      // operands[0][operands[1]:operands[2]:operands[3]], the last three may be null
   kCall,       // operands[0](call)
-  kFilter,     // operands[0] | filter(call); operands[0] is null in a block's filter
+  kFilter,     // operands[0] | filter(call); operands[0] is null in a filter block
   kTest,       // operands[0] is test(call)
   kNot,
   kNegative,
@@ -59,7 +59,7 @@ enum class ExpressionKind : uint8_t {
   kList,
   kTuple,
   kDict,                // keys and values in turn
-  kNamespaceAttribute,  // only as a target: the namespace's place and the attribute's name
+  kNamespaceAttribute,  // only as a target: a namespace's place and an attribute's name
 };
 
 struct CallSyntax {
@@ -78,7 +78,7 @@ struct Expression {
   std::vector<ExpressionPtr> operands;
   std::vector<Operator> operators;
   std::unique_ptr<CallSyntax> call;
-  const Named<Call>* filter = nullptr;  // null: unknown, an error where it is reached
+  const Named<Call>* filter = nullptr;  // null: unknown, an error when it is evaluated
   const Named<Test>* test = nullptr;
 };
 
@@ -96,7 +96,7 @@ enum class StatementKind : uint8_t {
   kContinue,
 };
 
-// The template itself, a macro, or the body of a call block: what has variables of its own.
+// A function with its own variables: the template itself, a macro, or the body of a call block.
 struct FunctionSyntax {
   std::string_view name;
   std::vector<std::string_view> parameters;
@@ -105,7 +105,7 @@ struct FunctionSyntax {
   Body body;
   Scope scope;
   int slots = 0;
-  // The place of the name that every macro may use, where it does.
+  // The place of the variable `caller`, if the macro uses it.
   bool uses_caller = false;
   VariableRef caller;
 };
@@ -119,24 +119,23 @@ struct Statement {
   std::vector<Body> bodies;                // kIf: one for each condition, else one
   Body otherwise;                          // kIf, kFor
   Scope scope, otherwise_scope, condition_scope;
-  ExpressionPtr condition_target;            // kFor: `target` once more, in the scope of the condition
+  ExpressionPtr condition_target;            // kFor: `target` again, in the scope of the condition
   VariableRef loop;                          // kFor
-  VariableRef name;                          // kMacro: where it goes
+  VariableRef name;                          // kMacro: the variable that holds it
   std::unique_ptr<FunctionSyntax> function;  // kMacro, kCallBlock, kGeneration
 };
 
 struct Template {
   Source source;
   FunctionSyntax root;
-  std::vector<std::string_view> variables;  // names that the caller or Jinja itself must give a value
+  std::vector<std::string_view> variables;  // names whose values the caller or Jinja itself provides
 };
 
-// From a template's text to its syntax tree. What is not supported is refused here: Error(kData) with `what`, which
-// names the template, and the line.
+// Parses a template's text. Error(kData) for unsupported constructs, naming the template by `what`, and the line.
 std::unique_ptr<Template> parse_template(std::string_view text, std::string what);
 
-// Finds for every name of a template the variable that Jinja's compiler finds: which scope it belongs to, and what it
-// is when the scope begins. Scopes are the template, macros, the bodies of calls, loops, with, filter and set blocks.
+// Resolves every name of a template to the variable that Jinja's compiler would choose: its scope and its initial
+// value. Scopes are the template, macros, the bodies of calls, loops, with, filter and set blocks.
 void resolve_names(Template& tree);
 
 }  // namespace lfm2::jinja

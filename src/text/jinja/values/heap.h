@@ -1,5 +1,5 @@
-// What one rendering may use: its memory, its steps, its depth. Everything that it makes lives here until it ends, so
-// that values are plain pointers, circles do no harm, and the limit on what is made is the limit on memory.
+// The memory, steps and depth that one rendering may use. Everything that a rendering makes lives here until it ends,
+// so that values are plain pointers, circles do no harm, and the limit on what is made is the limit on memory.
 #pragma once
 
 #include <fmt/format.h>
@@ -29,10 +29,10 @@ class Heap {
   void set_line(int line) { line_ = line; }
   // Error(kData) with the template's name and the line.
   [[noreturn]] void fail(const std::string& message) const;
-  // The same for a message of an earlier failure.
+  // The same with the message of an earlier failure.
   [[noreturn]] void fail_again(std::string_view message) const;
 
-  // Counts steps of work. Copying and searching count by bytes; these are fast, so a step covers many of them.
+  // Counts steps of work. Copying and searching count by bytes: since bytes are fast, one step covers many of them.
   void charge(size_t steps) {
     if (steps > steps_left_) fail_steps();
     steps_left_ -= steps;
@@ -55,7 +55,7 @@ class Heap {
     return {items, values.size()};
   }
 
-  // For containers that grow; what they take is to be charged apart.
+  // For containers that grow. Their memory must be charged separately.
   std::pmr::memory_resource* memory() { return &arena_; }
 
   Value text(std::string_view text, bool markup = false);  // a copy
@@ -65,10 +65,11 @@ class Heap {
   Value tuple(std::span<const Value> values) { return sequence(Kind::kTuple, values); }
   Value iterator(std::span<const Value> values, const Value* failure = nullptr);
   Value undefined(Undefined::Why why, std::string_view name, const char* type = "");
-  int depth_of(std::span<const Value> values) const;  // of a container of these; refuses what is too deep
+  int depth_of(
+      std::span<const Value> values) const;  // the depth of a container of these values; refuses too deep nesting
   void check_depth(int value_depth) const;
 
-  // One level of nesting of the evaluation, as long as it lives.
+  // Counts one level of nesting of the evaluation during its lifetime.
   class Level {
    public:
     explicit Level(Heap& heap) : heap_(heap) {
@@ -87,14 +88,14 @@ class Heap {
     charge_memory(bytes);
     return arena_.allocate(bytes, alignment);
   }
-  void look();  // at the time, and whether to stop
+  void look();  // checks the time limit and the stop flag
   [[noreturn]] void fail_steps() const;
   [[noreturn]] void fail_memory() const;
   [[noreturn]] void fail_depth();
 
-  static constexpr int kCallsOfLook = 256;  // of charge()
+  static constexpr int kCallsOfLook = 256;  // look() runs once in this number of calls of charge()
 
-  // Memory reserved after a text that concatenate() made, so that the next piece is appended without copying the text.
+  // Reserved memory after a text that concatenate() made, so that the next piece is appended in place.
   struct Growing {
     const char* end = nullptr;
     size_t room = 0;
@@ -113,12 +114,12 @@ class Heap {
   std::pmr::monotonic_buffer_resource arena_;
 };
 
-// Collects the entries of a dict; a later value of an equal key replaces the earlier one, in its place.
+// Collects the entries of a dict. A later value of an equal key replaces the earlier value and keeps its place.
 class DictBuilder {
  public:
   explicit DictBuilder(Heap& heap) : heap_(heap) {}
   void set(const Value& key, const Value& value);
-  bool add(const Value& key);  // false where it is there already
+  bool add(const Value& key);  // false if the key exists already
   Value finish();
 
  private:
@@ -127,6 +128,6 @@ class DictBuilder {
   std::vector<uint32_t> table_;
 };
 
-const Value* find_in(Heap& heap, const Dict& dict, const Value& key);  // null where it is absent
+const Value* find_in(Heap& heap, const Dict& dict, const Value& key);  // null if absent
 
 }  // namespace lfm2::jinja

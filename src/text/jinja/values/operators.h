@@ -1,4 +1,4 @@
-// What Python's operators and its built-in len(), bool() and iter() do to values. What Python refuses is an Error.
+// Python's operators and its built-in len(), bool() and iter() on values. An operation that Python refuses is an Error.
 #pragma once
 
 #include <cstddef>
@@ -36,17 +36,17 @@ bool contains(Heap& heap, const Value& container, const Value& item);
 Value arithmetic(Heap& heap, Operator op, const Value& a, const Value& b);
 Value negate(Heap& heap, const Value& value);
 
-std::optional<size_t> length(const Value& value);  // nullopt where Python's len() refuses
+std::optional<size_t> length(const Value& value);  // nullopt if Python's len() refuses the value
 bool is_iterable(const Value& value);
-// All items, in order: those of a sequence, a dict's keys, a text's characters, or the rest of an iterator, which is
-// empty afterwards. Error where the value has none.
+// All items in order: those of a sequence, a dict's keys, a text's characters, or the rest of an iterator, which is
+// empty afterwards. Error if the value cannot be iterated.
 std::span<const Value> items_of(Heap& heap, const Value& value);
 
 // Refuses an operation on something undefined, with Python's message; anything else with `what`.
 [[noreturn]] void refuse(const Heap& heap, const Value& value, const std::string& what);
 void require_defined(const Heap& heap, const Value& value);
 
-// Text in which & < > ' " are written as HTML has them.
+// The text with & < > ' " escaped for HTML.
 Value escape(Heap& heap, const Value& value);
 
 }  // namespace lfm2::jinja

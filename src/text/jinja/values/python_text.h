@@ -1,5 +1,4 @@
-// Text as Python's str has it: operations count characters, while the bytes are UTF-8. All text given here is valid
-// UTF-8.
+// Operations of Python's str: they count characters, while the bytes are UTF-8. All text must be valid UTF-8.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +11,7 @@ namespace lfm2::jinja {
 // Returns the character at `at` and moves `at` past it.
 char32_t next_character(std::string_view text, size_t& at);
 
-// The byte at which character number `index` begins; the end of the text where it has fewer.
+// The byte at which character number `index` begins; the text's size if it has fewer characters.
 size_t byte_of_character(std::string_view text, size_t index);
 
 // As text.find(part, from), but linear in the worst case.
@@ -32,8 +31,8 @@ struct LineEnd {
 };
 LineEnd find_line_end(std::string_view text, size_t at);
 
-// Appends the printable ASCII at `at`, up to a quote or a backslash, and returns where it ends: long texts are copied
-// in runs.
+// Appends the run of printable ASCII from `at` up to a quote or a backslash, and returns its end. Runs make long texts
+// fast.
 size_t append_plain(std::string& out, std::string_view text, size_t at);
 // \xe9, \u20ac or \U0001f30d
 void append_code(std::string& out, char32_t character);

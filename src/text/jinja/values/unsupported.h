@@ -1,5 +1,4 @@
-// What Jinja and Python have and published chat templates do not use. It is refused by its name, never computed in
-// another way.
+// Names of Jinja and Python that published chat templates do not use. The interpreter refuses them by name.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +7,7 @@
 
 namespace lfm2::jinja {
 
-// Whose names are looked up. What a name is not even there for Jinja and Python do not know either.
+// The kind of name that is looked up. A name that is in no table is also unknown to Jinja and Python.
 enum class Naming : uint8_t {
   kFilter,
   kTest,
@@ -23,10 +22,10 @@ enum class Naming : uint8_t {
 };
 bool is_unsupported(Naming naming, std::string_view name);
 
-// The message for such a name, and for any other construct: `what` names it.
+// The message for an unsupported name, and for any other unsupported construct, which `what` names.
 std::string unsupported(Naming naming, std::string_view name);
 std::string unsupported(std::string_view what);
-// The message for a name that was not found: unsupported, or nobody's.
+// The message for a name that was not found: unsupported, or unknown even to Jinja and Python.
 std::string unknown(Naming naming, std::string_view name);
 
 }  // namespace lfm2::jinja

@@ -1,6 +1,6 @@
-// The values of a template: those of Python that chat templates use. A Value is small and copied freely. The data that
-// it points to lives in the Heap of one rendering, in the template or in the caller's JSON. That data does not change,
-// except for a namespace's attributes and the position of an iterator.
+// The values of a template: the types of Python that chat templates use. A Value is small and copied freely. It points
+// to data in the Heap of one rendering, in the template or in the caller's JSON. That data is constant, except for a
+// namespace's attributes and the position of an iterator.
 #pragma once
 
 #include <cstddef>
@@ -10,16 +10,16 @@
 
 namespace lfm2::jinja {
 
-// Python's integers have any size; these have 128 bits, and what does not fit is refused.
+// Python's integers have any size. These have 128 bits, and larger results are refused.
 __extension__ using Integer = __int128;
 
 enum class Kind : uint8_t {
-  kMissing,  // no value at all: a variable that is not set, an argument that is not given
+  kMissing,  // no value: an unset variable or an omitted argument
   kUndefined,
   kNone,
   kBoolean,
   kInteger,
-  kDigits,  // an integer of the conversation that has more bits than Integer: it can only be written
+  kDigits,  // an integer of the conversation with more bits than Integer, which can only be printed
   kReal,
   kText,
   kList,
@@ -27,7 +27,7 @@ enum class Kind : uint8_t {
   kDict,
   kRange,
   kView,      // dict.items(), .keys() and .values()
-  kIterator,  // what gives its items once: a generator
+  kIterator,  // yields its items once: a generator
   kNamespace,
   kMacro,
   kMethod,  // of a text, list or dict, bound to it
@@ -74,7 +74,7 @@ class Value {
   static Value text(std::string_view text, bool markup = false) {
     Value result(Kind::kText);
     result.markup_ = markup;
-    result.text_ = {text.data() == nullptr ? "" : text.data(), text.size()};  // C functions want no null
+    result.text_ = {text.data() == nullptr ? "" : text.data(), text.size()};  // C functions need a non-null pointer
     return result;
   }
   static Value function(Function function) {
@@ -97,10 +97,10 @@ class Value {
   bool is_integral() const { return kind_ == Kind::kInteger || kind_ == Kind::kBoolean; }
   bool is_number() const { return is_integral() || kind_ == Kind::kReal; }
   bool is_sequence() const { return kind_ == Kind::kList || kind_ == Kind::kTuple; }
-  // Text that the template declared safe: Python's Markup, whose + escapes the other side.
+  // Text that the template declared safe: Python's Markup, whose + escapes the other operand.
   bool is_markup() const { return markup_; }
 
-  // Each is only for values of its kind.
+  // Each may be called only for values of its kind.
   bool as_boolean() const { return integer_ != 0; }
   Integer as_integer() const { return integer_; }                                             // a boolean is 0 or 1
   double as_real() const { return is(Kind::kReal) ? real_ : static_cast<double>(integer_); }  // of any number
@@ -158,10 +158,10 @@ struct View {
 
 struct Iterator {
   std::span<const Value> rest;
-  const Value* failure = nullptr;  // message of the error that follows them
+  const Value* failure = nullptr;  // message of the error that follows the items
 };
 
-// Why a value is undefined, for the message when it is used.
+// Why a value is undefined, for the error message when it is used.
 struct Undefined {
   enum class Why : uint8_t { kName, kAttribute, kElement, kParameter, kOther };
   Why why;
