@@ -1,5 +1,5 @@
-// The command `lfm2_stage doctor`: gathers facts of all ranks, tries devices and links, and prints what looks wrong.
-// Owned by main, which ends all ranks where the doctor throws.
+// The command `lfm2_stage doctor`: gathers facts of all ranks, tries devices and links, and prints findings. Owned by
+// main, which ends all ranks if the doctor throws.
 #pragma once
 
 #include <memory>
@@ -18,11 +18,11 @@ class Doctor {
  public:
   Doctor(const Options& options, MpiWorld& world) : options_(options), world_(world), talk_(world, 0) {}
 
-  // Prints the tables on rank 0. Error(kUnavailable) where a finding would stop a run.
+  // Prints the tables on rank 0. Error(kUnavailable) if a finding would stop a run.
   ExitCode run();
 
  private:
-  // The hidden states that one transfer of the link measurement sends: [tokens] rows of row_bytes.
+  // The hidden states of one transfer in the link measurement: `tokens` rows of row_bytes.
   struct TransferSize {
     int64_t tokens = 0, row_bytes = 0;
   };
@@ -41,7 +41,7 @@ class Doctor {
   std::optional<LinkMeasurement> link_measurement_;
 };
 
-// The seconds after which the command must have ended, for calls that have no deadline of their own; 0: no limit.
+// The seconds within which the command must end, a deadline for calls that have none; 0: no limit.
 double max_doctor_seconds(const Options& options);
 
 std::string facts_table(const Examination& examination);

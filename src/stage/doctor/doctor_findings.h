@@ -1,4 +1,4 @@
-// From the facts and trials of all ranks to findings: what looks wrong, and what to do about it. Pure functions.
+// Derives findings from the facts and trials of all ranks: what is wrong, and the remedy. Pure functions.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@ namespace lfm2 {
 
 struct Examination {
   std::vector<RankFacts> ranks;    // in the order of the ranks
-  std::vector<TrialFacts> trials;  // in the order of the ranks; empty where nothing was tried
+  std::vector<TrialFacts> trials;  // in the order of the ranks; empty if there was no trial
   Options options;
 
-  // The number of ranks in one pipeline; all ranks where --replicas does not divide them.
+  // The number of ranks in one pipeline; all ranks if --replicas does not divide them.
   size_t stages() const;
   bool has_next(size_t rank) const { return (rank + 1) % stages() != 0; }
   bool on_gpus() const;                    // whether a run would compute on GPUs
@@ -26,7 +26,7 @@ struct Examination {
 };
 
 struct Finding {
-  bool stops = false;  // true: a run would end with an error; false: a run is slower, or may be
+  bool stops = false;  // true: a run would end with an error; false: a run is or may be slower
   std::string what, todo;
 };
 

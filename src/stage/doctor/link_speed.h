@@ -1,5 +1,4 @@
-// Measures how fast hidden states go from each stage to the next, over the channel that a run would use. Used by
-// doctor.
+// Measures the speed of the links between stages, over the channel that a run would use. Used by doctor.
 #pragma once
 
 #include <array>
@@ -13,25 +12,26 @@
 namespace lfm2 {
 
 struct LinkSpeed {
-  double bytes_per_second = 0;  // of the largest transfers, one after the other
+  double bytes_per_second = 0;  // of consecutive transfers of the largest size
   // The time until one row has arrived and an empty MPI message has come back; the median of several round trips.
   double round_trip_seconds = 0;
 };
 
-// After an error the object must live until the process ends, because transfers may still use its memory.
+// Measures the links of a pipeline. After an error the object must live until the process ends, because transfers may
+// still use its memory.
 class LinkMeasurement {
  public:
   // Collective over `pipeline`. Each transfer is a buffer of `tokens` rows.
   LinkMeasurement(const MpiGroup& pipeline, Backend& backend, Channel& channel, int64_t tokens, int64_t row_bytes,
                   double timeout_seconds);
 
-  // Measures one link after the other, so that none disturbs another. Collective. Returns the speed of this rank's link
-  // to the next stage, and nothing on the last stage. Error(kLost) where nothing arrives for `timeout_seconds`.
+  // Measures one link after another, so that they do not disturb each other. Collective. Returns the speed of this
+  // rank's link to the next stage; nothing on the last stage. Error(kLost) if nothing arrives for `timeout_seconds`.
   std::optional<LinkSpeed> measure();
 
  private:
   LinkSpeed measure_link(const MpiGroup& pair);
-  // Returns the seconds until the sender knows that all `count` transfers have arrived.
+  // Returns the seconds until the sender has the confirmation that all `count` transfers arrived.
   double transfer(const MpiGroup& pair, int count, int64_t rows);
   void send(int count, int64_t rows);
   void receive(int count, int64_t rows);

@@ -1,4 +1,4 @@
-// Counts durations in buckets, so that quantiles of any number of durations take a fixed amount of memory.
+// Counts durations in buckets, so that quantiles of any number of durations need a fixed amount of memory.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace lfm2 {
 
-// Each bucket is 1 % wider than the one before, so a quantile is off by at most half of 1 %. Durations lie between 0.1
-// µs and 30 hours; others count as the nearest of those.
+// Each bucket is 1 % wider than the previous one, so the error of a quantile is at most 0.5 %. Durations are between
+// 0.1 µs and 30 hours; others count as the nearest limit.
 class DurationHistogram {
  public:
   void add(double seconds) {
@@ -17,7 +17,7 @@ class DurationHistogram {
     ++count_;
   }
   int64_t count() const { return count_; }
-  // The duration in seconds that the given share of all durations does not exceed; 0 where none was added.
+  // The quantile: the duration in seconds that the given share of all durations does not exceed. 0 if none was added.
   double quantile(double share) const {
     int64_t left = static_cast<int64_t>(share * static_cast<double>(count_ - 1) + 0.5);
     for (size_t bucket = 0; bucket < buckets_.size(); ++bucket)

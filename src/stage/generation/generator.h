@@ -29,7 +29,7 @@ struct GenerationTimes {
 struct GenerationCounts {
   int64_t steps = 0;         // steps that computed something
   int64_t largest_step = 0;  // sequences in the largest step
-  int64_t preemptions = 0;   // first stage: how often a sequence gave its pages back
+  int64_t preemptions = 0;   // first stage: how often a sequence was preempted
 };
 
 class Generator {
@@ -40,14 +40,16 @@ class Generator {
   Generator& operator=(const Generator&) = delete;
 
   // Generates until every request has ended. The first stage reads requests from `requests`, which is null on the other
-  // stages. The last stage uses `consumers`, `on_tokens` and, where requests have stop texts, `token_text`. After each
-  // step it passes `on_tokens` the number of tokens drawn, plus, for each sequence that ended early, the number of
-  // tokens that its limit still allowed: the sum reaches the sum of all limits. Once `stop` returns true on any stage,
-  // no further step begins, and sequences that have not ended are dropped.
+  // stages. The last stage uses `consumers`, `on_tokens` and, if requests have stop texts, `token_text`. `on_tokens`
+  // measures progress towards the sum of all limits. After each step it gets the number of tokens drawn plus, for each
+  // sequence that ended early, the rest of its limit. Once `stop` returns true on any stage, no further step begins,
+  // and unfinished sequences are dropped.
   void run(RequestSource* requests, const std::vector<CompletionConsumer*>& consumers,
            const std::function<void(int64_t tokens)>& on_tokens, const std::function<bool()>& stop = {},
            const TokenText& token_text = {});
-  bool finished() const { return finished_; }  // first stage: whether the last run was not stopped; true on the others
+  bool finished() const {
+    return finished_;
+  }  // first stage: whether the last run ended without a stop; true on other stages
 
   StageTimes times() const { return run_.times(); }  // of the last run
   const GenerationTimes& generation_times() const { return generation_times_; }
@@ -60,14 +62,14 @@ class Generator {
   int64_t used_slots() const { return table_ ? table_->used_slots() : 0; }
 
  private:
-  // Last stage: a step whose results were not read yet.
+  // A step on the last stage whose results are not read yet.
   struct Unread {
     int buffer = 0;
     int64_t step = 0;
     StepSamples samples;
     ResultShape results;
   };
-  // What only the first stage has.
+  // The members of the first stage.
   struct First {
     RequestSource& requests;
     Scheduler scheduler;
@@ -86,7 +88,7 @@ class Generator {
   void wait_for_free_buffer(int buffer, int64_t previous);
   bool is_unread(int buffer) const;
   StepSamples samples_of(const StepArrays& arrays) const;
-  void collect_results();  // last stage: hands on the results of steps that are computed
+  void collect_results();  // last stage: passes on the results of computed steps
 
   const StageLinks links_;
   const GenerationPlan plan_;
@@ -99,7 +101,7 @@ class Generator {
   std::deque<Unread> unread_;                   // last stage, in the order of the steps
   std::function<void(int64_t)> on_tokens_;
   bool finished_ = false;
-  double times_shared_ = 0;  // when
+  double times_shared_ = 0;  // when the stages' times were last shared
   GenerationCounts counts_;
   GenerationTimes generation_times_;
   StageRun run_;

@@ -1,5 +1,5 @@
-// The last stage's part of a generation: it holds the completions that are not finished, decides when each of them
-// ends, and tells the first stage which tokens were drawn.
+// The last stage's part of a generation: holds the unfinished completions, decides when each of them ends, and collects
+// the drawn tokens for the first stage.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@
 
 namespace lfm2 {
 
-// What a token adds to the text of a completion.
+// Returns the bytes that a token adds to the text of a completion.
 using TokenText = std::function<std::string_view(int32_t token)>;
 
-// Whose the results of a step are, in their order.
+// The samples to which the results of a step belong, in the order of the results.
 struct StepSamples {
   struct Rows {
     int32_t sample = 0, count = 0;
@@ -31,19 +31,19 @@ struct StepSamples {
 
 class OpenCompletions {
  public:
-  // `consumers` are given each completion when it ends. They must outlive this. `token_text` is needed where a request
-  // has stop texts. `live`: see GenerationPlan.
+  // Each of the `consumers` gets every completion when it ends. They must outlive this. `token_text` is needed if a
+  // request has stop texts. `live`: see GenerationPlan.
   explicit OpenCompletions(std::vector<CompletionConsumer*> consumers, TokenText token_text = {}, bool live = false)
       : consumers_(std::move(consumers)), token_text_(std::move(token_text)), live_(live) {}
 
-  // Begins the completions of samples that the step admits, and forgets those of samples that it drops. To be called
-  // for every step, in order.
+  // Opens the completions of samples that the step admits, and removes those of samples that it drops. Called for every
+  // step, in order.
   void apply(const Step& step);
-  // Adds the results of a step to the completions, and hands on those that end. Returns what the first stage is told.
-  // A sample that has ended is not open any more: its token is told all the same, and nothing else happens to it.
+  // Adds the results of a step to the completions, and passes on those that end. Returns the message to the first
+  // stage. It includes a token of a sample that has already ended; such a token has no other effect.
   std::vector<DrawnToken> on_results(const StepSamples& samples, const StepResults& results);
-  // The progress made by the last on_results(): the number of tokens drawn, plus, for each completion that ended early,
-  // the number of tokens that its limit still allowed.
+  // The progress made by the last on_results(): the number of tokens drawn plus, for each completion that ended early,
+  // the rest of its limit.
   int64_t progress() const { return progress_; }
   int64_t open() const { return static_cast<int64_t>(open_.size()); }
 
@@ -52,7 +52,7 @@ class OpenCompletions {
     Request request;
     Completion completion;
     std::optional<StopText> stop;
-    // The hidden state that is asked for, and what it is made of.
+    // The requested hidden state, and the rows that it is made from.
     std::vector<float> hidden;
     std::optional<HiddenRows> rows;
     int32_t row_count = 0;
@@ -68,7 +68,7 @@ class OpenCompletions {
   TokenText token_text_;
   bool live_;
   std::map<int32_t, Open> open_;  // by sample
-  // Choices that have ended, and wait for the others of their completions; by the completion's sample.
+  // Ended choices that wait for the other choices of their completion; by the completion's sample.
   std::map<int64_t, std::vector<Completion>> waiting_;
   int64_t progress_ = 0;
 };

@@ -1,12 +1,11 @@
-// The first stage's part of a generation: it decides which tokens of which sequences make up the next step.
-// This is continuous batching for a pipeline: one step is in flight for each stage, and each step has its share of the
-// sequences. A sequence that ends or is cancelled frees its sequence slot and pages for another one, while the other
-// sequences continue. A single stage runs ahead with one more step in flight. That step reads the tokens that the step
-// before draws on the device, so the device need not wait for the host between two steps. If a sequence turns out to
-// have ended, it was fed once too often, and that token is dropped.
-// Sequences allocate pages of the caches as they grow, and begin after the tokens that the prefix cache has of them.
-// When no page is left, the youngest sequence is preempted: it frees all its pages and is fed again when there is room.
-// The scheduler uses neither MPI nor a device, so tests run it alone.
+// The first stage's part of a generation: decides which tokens of which sequences make up the next step. This is
+// continuous batching for a pipeline: one step is in flight for each stage, and each step has its share of the
+// sequences. A sequence that ends or is cancelled frees its sequence slot and pages, while the other sequences
+// continue. A single stage runs ahead with one more step in flight. That step reads on the device the tokens that the
+// previous step draws, so the device never waits for the host between two steps. If a sequence turns out to have ended,
+// its extra token is dropped. Sequences allocate pages of the caches as they grow, and begin after the tokens found in
+// the prefix cache. When no page is left, the youngest sequence is preempted: it frees all its pages and is computed
+// again when there is room. The scheduler uses neither MPI nor a device, so tests run it alone.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +21,23 @@ namespace lfm2 {
 
 struct ScheduleLimits {
   int64_t steps_in_flight = 1;  // the number of stages
-  int64_t max_sequences = 1;    // sequences in one step
-  // Tokens of prompts in one step, all together; a long prompt then delays no other sequence much.
+  int64_t max_sequences = 1;    // in one step
+  // Tokens of all prompts in one step. The limit keeps a long prompt from delaying other sequences much.
   int64_t prompt_tokens = 1024;
-  // Tokens of the prefix cache that rules count in one step, all together, unless a single sequence has more.
+  // Tokens of cached prefixes that rules count in one step, in all sequences; a single sequence may have more.
   int64_t counted_prefixes = 1024;
-  CacheShape caches;  // big enough for the longest sequence by itself
-  // Whether sequences are fed tokens that have not come back yet.
+  CacheShape caches;  // at least large enough for the longest sequence
+  // Whether steps use tokens that have not returned to the host yet.
   bool runs_ahead() const { return steps_in_flight == 1; }
 };
 
-// Stands in ScheduledStep::ids for a token that has not come back: number `draw` of the tokens that the step before
-// draws. See Ops::insert_drawn.
+// A placeholder in ScheduledStep::ids for a token that has not returned yet: token number `draw` of those that the
+// previous step draws. See Ops::insert_drawn.
 constexpr int32_t awaited_id(int32_t draw) { return -1 - draw; }
 
 struct ScheduledStep {
   Step step;
-  std::vector<int32_t> ids;  // the ids of the step's tokens, or awaited_id()
+  std::vector<int32_t> ids;  // the step's token ids, or placeholders (awaited_id())
 };
 
 class Scheduler {
@@ -46,14 +45,14 @@ class Scheduler {
   // `source` must outlive this.
   Scheduler(RequestSource& source, ScheduleLimits limits);
 
-  // The next step; empty while the pipeline is full or there is nothing to tell the stages. A step without entries only
-  // says which sequence slots are free and which samples were dropped.
+  // The next step; empty while the pipeline is full or there is nothing to send. A step without entries only names
+  // freed sequence slots and dropped samples.
   std::optional<ScheduledStep> next();
-  // Adds the tokens of the oldest step in flight: one for each of its sequences that drew (StepArrays::draw_slots).
+  // Adds the tokens of the oldest step in flight: one for each of its sequences that draws (StepArrays::draw_slots).
   void on_tokens(std::vector<DrawnToken> tokens);
-  // Whether no sequence runs or waits and no request will come; next() may still have slots to release.
+  // Whether no sequence runs or waits and no request will come; next() may still return a step that frees slots.
   bool finished() const;
-  bool in_flight() const { return !in_flight_.empty(); }  // whether the tokens of any step are still to come
+  bool in_flight() const { return !in_flight_.empty(); }  // whether any step has not returned its tokens
   int64_t preemptions() const { return preemptions_; }    // how often a sequence gave its pages back
   const PagePool& pages() const { return pages_; }
 
@@ -66,14 +65,14 @@ class Scheduler {
 
  private:
   enum class State : uint8_t {
-    kFree,       // of a sequence slot: no sequence has it
-    kWaiting,    // came and found no room
-    kPreempted,  // waits as well, with the tokens drawn so far; its pages are others'
-    kRunning,    // has pages, and is fed whenever it is its turn in prompts_ or ready_
-    // The victim chosen for preemption, at most one sequence: it is preempted once the steps that have it are back. If
-    // pages are free at its turn, it runs again instead.
+    kFree,       // the sequence slot is unused
+    kWaiting,    // arrived and found no room
+    kPreempted,  // waits, keeps the tokens drawn so far, and has no pages
+    kRunning,    // has pages, and is scheduled from prompts_ or ready_
+    // The victim chosen for preemption, at most one sequence. It is preempted once its steps in flight have returned,
+    // unless pages are free by then.
     kVictim,
-    kCancelled,  // leaves when the steps that have it are back, as does one that has ended
+    kCancelled,  // cancelled or ended: leaves once its steps in flight have returned
     kEnded,
   };
   struct Sequence {
@@ -81,19 +80,19 @@ class Scheduler {
     Request request;              // without its prompt
     std::vector<int32_t> tokens;  // the prompt and the tokens drawn so far
     int64_t prompt = 0;           // tokens of the prompt
-    int64_t number = 0;           // counts requests in the order in which they came, so the youngest has the largest
+    int64_t number = 0;           // order of arrival: the youngest sequence has the largest number
     int64_t num_tokens = 0;       // tokens to compute before the next one is drawn
     int64_t num_computed = 0;     // tokens computed so far, or found in the prefix cache
-    std::vector<int32_t> pages;   // those that it holds, in order
-    int64_t full = 0;             // how many of them are full, and kept as the end of `prefix`
+    std::vector<int32_t> pages;   // the pages that it holds, in order
+    int64_t full = 0;             // how many of them are full and kept; `prefix` identifies their chain
     KeptPrefix prefix;
     int64_t in_flight = 0;  // how many steps in flight it is part of
-    int64_t awaited = 0;    // how many of its tokens these steps draw
-    int32_t draw = 0;       // the place of the newest one among those that its step draws
+    int64_t awaited = 0;    // how many tokens these steps draw for it
+    int32_t draw = 0;       // the newest one's index among the tokens that its step draws
     bool runs() const { return state == State::kRunning || state == State::kVictim; }
     bool goes_on() const { return runs() && std::ssize(tokens) + awaited < prompt + request.max_new; }
   };
-  // The sequence slots of one step: of all its sequences, and of those that draw a token.
+  // A step in flight: the sequence slots of all its sequences, and of those that draw a token.
   struct Flight {
     std::vector<int32_t> slots, drawing;
   };
@@ -119,14 +118,14 @@ class Scheduler {
   RequestSource& source_;
   ScheduleLimits limits_;
   std::vector<Sequence> sequences_;  // [slots]
-  std::deque<Sequence> waiting_;     // those that are preempted or found no room, the oldest first
+  std::deque<Sequence> waiting_;     // preempted or without room, the oldest first
   std::vector<int32_t> free_slots_;
   struct {
     std::vector<int32_t> released, dropped;
-  } left_;  // sequence slots and samples for the next step to name
+  } left_;  // sequence slots and samples that the next step names
   PagePool pages_;
   int64_t admitted_ = 0, active_ = 0, preemptions_ = 0;
-  // Sequence slots: of sequences whose newest token can be fed, and of those with known tokens that were not fed yet.
+  // Sequence slots: in ready_ of sequences that decode next, in prompts_ of sequences with tokens still to prefill.
   std::deque<int32_t> ready_, prompts_;
   std::deque<Flight> in_flight_;
   std::vector<Arrival> arrivals_;

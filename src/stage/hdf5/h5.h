@@ -1,5 +1,5 @@
-// A thin checked layer over the HDF5 C API: ids with an owner, errors with the library's own message, and the few calls
-// that the project needs.
+// A thin checked layer over the HDF5 C API: owned ids, errors with the library's own message, and the few calls that
+// the project needs.
 #pragma once
 
 #include <hdf5.h>
@@ -34,7 +34,7 @@ class Id {
   }
   hid_t get() const { return id_; }
   explicit operator bool() const { return id_ >= 0; }
-  // Closes now, and returns false where that failed.
+  // Closes the id now. Returns false if that failed.
   bool close_now() {
     const hid_t id = std::exchange(id_, H5I_INVALID_HID);
     return id < 0 || close_(id) >= 0;
@@ -47,20 +47,20 @@ class Id {
 
 std::string library_version();  // "1.10.8"
 
-// The type of the elements in the file: little-endian. For bf16 it is a custom 16-bit float (1 sign, 8 exponent, 7
+// The little-endian type of the elements in a file. For bf16 it is a custom 16-bit float (1 sign, 8 exponent, 7
 // mantissa bits), which h5dump prints as numbers and h5py reads as float32. For fp8 it is unsigned bytes, because the
-// library would read the largest exponent of such numbers as infinity.
+// library would read the largest exponent of such a float as infinity.
 Id file_type(DType dtype);
 
 // An open HDF5 file. Every error names the path: Error(kData) for bad content, kNoInput for a missing file, kIo or
-// kCantCreate where the system fails.
+// kCantCreate if the system fails.
 class File {
  public:
-  // The library is not safe on untrusted files, so h5::scan() must have accepted `file` before. `file` may be closed
+  // The library is not safe on untrusted files, so h5::scan() must accept `file` first. `file` may be closed
   // afterwards.
   static File open(const CheckedFile& file);
-  // Overwrites an existing file. With format V110 every metadata block has its own checksum; without time stamps equal
-  // content gives equal bytes.
+  // Overwrites an existing file. Format V110 gives every metadata block a checksum. No time stamps are written, so
+  // equal content gives equal bytes.
   static File create(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
@@ -69,7 +69,7 @@ class File {
   void set_attribute(const std::string& name, const std::string& value, const std::string& object = "/");
   void set_attribute(const std::string& name, int64_t value, const std::string& object = "/");
 
-  // Creates a contiguous dataset, with its space allocated and not filled. Returns its byte offset in the file.
+  // Creates a contiguous dataset and allocates its space without filling it. Returns its byte offset in the file.
   uint64_t create_dataset(const std::string& name, DType dtype, const std::vector<uint64_t>& dims);
   // Creates an int64 dataset [values] and writes it; used for the offsets of packed data.
   void write_i64(const std::string& name, const std::vector<int64_t>& values);
@@ -78,13 +78,13 @@ class File {
   // Creates a dataset [values] of UTF-8 strings of variable length, without NULs, and writes it.
   void write_texts(const std::string& name, int64_t count, const std::function<std::string(int64_t)>& value_at);
 
-  // Not for several threads at once. Reads rows [first, first + count) of the first axis; the library converts them to
-  // `memory`, a native type.
+  // Reads rows [first, first + count) of the first axis; the library converts them to the native type `memory`. Only
+  // one thread at a time may read.
   void read_rows(const std::string& name, uint64_t first, uint64_t count, hid_t memory, void* into) const;
-  // The same of strings; those of fixed length with what fills them up.
+  // The same for strings. Strings of fixed length include their padding.
   std::vector<std::string> read_texts(const std::string& name, uint64_t first, uint64_t count) const;
   void flush();
-  void close();  // throws where closing fails, which the destructor cannot
+  void close();  // throws if closing fails, which the destructor cannot
 
  private:
   File(std::filesystem::path path, Id file) : path_(std::move(path)), file_(std::move(file)) {}
@@ -94,7 +94,8 @@ class File {
 
   std::filesystem::path path_;
   Id file_;
-  // Datasets in chunks stay open, because closing one forgets the chunks that were unpacked; empty: not in chunks.
+  // Open chunked datasets by name, because closing one drops its unpacked chunks; an empty id: the dataset is not
+  // chunked.
   mutable std::map<std::string, Id> in_chunks_;
 };
 

@@ -1,5 +1,5 @@
-// Blocks of an HDF5 file as bytes: a cursor that cannot leave its block, and a register of the blocks, of which no two
-// may overlap. Used only by the scan.
+// Blocks of an HDF5 file as bytes: a bounds-checked cursor, and a registry in which no two blocks may overlap. Used
+// only by the scan.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,12 +16,12 @@
 
 namespace lfm2::h5 {
 
-inline constexpr uint64_t kUndefined = ~uint64_t{0};  // the value of an address that leads nowhere
+inline constexpr uint64_t kUndefined = ~uint64_t{0};  // HDF5's undefined address
 inline constexpr size_t kChecksumBytes = 4;
 
-size_t bytes_for(uint64_t limit);  // bytes that a number needs which may be as large as `limit`
+size_t bytes_for(uint64_t limit);  // the number of bytes for values up to `limit`
 
-// Reads little-endian numbers from front to back. Error(kData) where the block ends too early.
+// Reads little-endian numbers from front to back. Error(kData) if the block ends too early.
 class Cursor {
  public:
   Cursor(std::span<const std::byte> bytes, std::string where) : bytes_(bytes), where_(std::move(where)) {}
@@ -37,7 +37,7 @@ class Cursor {
   uint32_t u32() { return static_cast<uint32_t>(number(4)); }
   uint64_t u64() { return number(8); }
   std::string text(size_t bytes);
-  // Expects the signature and, where it is given, the version that follows.
+  // Expects the signature and, if given, the version after it.
   void expect_signature(std::string_view signature, std::optional<uint8_t> version = {});
   void expect_version(uint8_t version);
   [[noreturn]] void refuse(const std::string& message) const;
@@ -57,7 +57,7 @@ struct Extent {
 
 using Block = std::vector<std::byte>;
 
-// The blocks of one file. Each byte may belong to one block at most, so following addresses comes to an end.
+// The blocks of one file. Each byte belongs to at most one block, so a chain of addresses cannot loop.
 class Blocks {
  public:
   explicit Blocks(const CheckedFile& file) : file_(file) {}
@@ -66,16 +66,16 @@ class Blocks {
   std::string where(uint64_t address, const std::string& what) const;
   [[noreturn]] void refuse(uint64_t address, const std::string& what, const std::string& message) const;
 
-  // Reads up to `bytes` from `address` on, fewer at the end of the file, without claiming them.
+  // Reads up to `bytes` bytes at `address`, fewer at the end of the file, without claiming them.
   Block peek(uint64_t address, uint64_t bytes, const std::string& what);
-  // Claims the extent for `what`. Error(kData) where it reaches past the file's end or overlaps a claimed one.
+  // Claims the extent for `what`. Error(kData) if it exceeds the file or overlaps a claimed one.
   void claim(uint64_t address, uint64_t bytes, const std::string& what);
   Block read(uint64_t address, uint64_t bytes, const std::string& what);  // claims the extent and reads it
   // Like read(); the block's last four bytes must be the checksum of all bytes before them.
   Block read_checked(uint64_t address, uint64_t bytes, const std::string& what);
   void verify(std::span<const std::byte> block, uint32_t stored, uint64_t address, const std::string& what) const;
 
-  // Adds to the count of bytes that were read or copied. Error(kData) above the limit of one scan.
+  // Counts bytes that were read or copied. Error(kData) above the limit of one scan.
   void charge(uint64_t bytes, uint64_t address, const std::string& what);
 
   std::vector<Extent> extents() const;

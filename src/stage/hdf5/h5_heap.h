@@ -1,5 +1,5 @@
-// What an HDF5 file keeps outside of headers: version 2 B-trees, the index of links, attributes and huge objects, and
-// fractal heaps, which hold the links of a large group and large attributes. Used only by the scan.
+// Structures of an HDF5 file outside of object headers. Version 2 B-trees index links, attributes and huge objects;
+// fractal heaps hold the links of large groups and large attributes. Used only by the scan.
 #pragma once
 
 #include "stage/hdf5/h5_blocks.h"
@@ -9,7 +9,7 @@ namespace lfm2::h5 {
 // All records of a version 2 B-tree, in order.
 std::vector<Block> read_btree2(Blocks& blocks, uint64_t address, uint8_t type, const std::string& what);
 
-// Reads the whole heap at once. Error(kData) where it breaks the specification.
+// Reads the whole heap at once. Error(kData) if it violates the specification.
 class FractalHeap {
  public:
   FractalHeap(Blocks& blocks, uint64_t address, size_t id_bytes, const std::string& what);

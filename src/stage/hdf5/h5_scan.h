@@ -1,6 +1,6 @@
-// Finds what an HDF5 file holds without the HDF5 library, which is not safe on untrusted files. This parser knows only
-// what a shard or an input needs, checks every length, address and checksum before using it, and refuses the rest by
-// name. The library never opens a file that was refused here.
+// Reads the metadata of an HDF5 file without the HDF5 library, which is not safe on untrusted files. This parser
+// supports only what shards and inputs need, and names everything else that it refuses. It checks every length, address
+// and checksum before it uses them. The library never opens a file that was refused here.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct ScannedType {
   uint32_t bytes = 0;
   bool is_signed = false, little_endian = false;
   Padding padding = Padding::kNulAtEnd;  // of kText
-  std::optional<DType> dtype;            // empty where the type is none of the project's
+  std::optional<DType> dtype;            // empty if the type is not one of the project's
   std::string text() const;              // for messages, such as "64-bit float"
 };
 
@@ -36,8 +36,8 @@ struct ScannedAttribute {
 };
 using ScannedAttributes = std::map<std::string, ScannedAttribute>;
 
-// The value of an attribute: a fixed-length text up to its first NUL, and an integer of up to 64 bits. Error(kData),
-// beginning with `where`, where the attribute is missing or has another type.
+// The value of an attribute: a fixed-length text up to its first NUL, or an integer of up to 64 bits. Error(kData),
+// beginning with `where`, if the attribute is missing or has another type.
 std::string text_of(const ScannedAttributes& attributes, const std::string& name, const std::string& where);
 int64_t integer_of(const ScannedAttributes& attributes, const std::string& name, const std::string& where);
 
@@ -55,7 +55,7 @@ struct Scan {
   std::map<std::string, ScannedDataset> datasets;
   ScannedAttributes attributes;  // of the root group
   std::vector<Extent> extents;   // in the order of the file, without overlaps
-  // Whether `extents` lists everything that the file holds, which is so where no dataset is chunked.
+  // Whether `extents` lists everything in the file. True if no dataset is chunked.
   bool complete = true;
 
   // The parts of a file of `file_bytes` bytes that belong to no structure.
@@ -63,22 +63,22 @@ struct Scan {
 };
 
 struct ScanRules {
-  // The datasets of the root group to look at; others are neither followed nor refused. Empty: all of them, and then
-  // the root group may hold nothing else.
+  // The datasets of the root group to scan; others are neither followed nor refused. Empty: all, and the root group may
+  // contain nothing but datasets.
   std::set<std::string> only;
   bool wants(const std::string& name) const { return only.empty() || only.contains(name); }
 
-  // Called with the root group's attributes before any dataset is looked at; throws where the file is of another kind.
+  // Called with the root group's attributes before any dataset is scanned; throws if the file is of another kind.
   std::function<void(const ScannedAttributes&)> check_root = {};
 };
 
-// Error(kData), naming file, structure and place, for damage and for everything that is not accepted. Accepted are
-// superblocks 0 to 3, object headers 1 and 2, the three forms of groups, hard links, simple shapes, fixed-length types
-// that are not shared, contiguous, compact and chunked layouts, and the filters deflate, shuffle and fletcher32.
+// Error(kData), naming file, structure and place, for damage and for unsupported structures. Supported are superblocks
+// 0 to 3, object headers 1 and 2, the three forms of groups, hard links, simple shapes, fixed-length types that are not
+// shared, contiguous, compact and chunked layouts, and the filters deflate, shuffle and fletcher32.
 Scan scan(const CheckedFile& file, const ScanRules& rules = {});
 
-// Every byte that belongs to no structure must be 0. Error(kData) naming the first byte that is not, or where there are
-// more such bytes than the alignment of datasets explains.
+// Every byte outside all structures must be 0. Error(kData) naming the first byte that is not, or if there are more
+// such bytes than the alignment of datasets explains.
 void expect_empty_gaps(const CheckedFile& file, const Scan& scan);
 
 // The checksum of HDF5's own metadata: Jenkins' lookup3.

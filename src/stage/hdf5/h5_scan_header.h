@@ -1,5 +1,4 @@
-// Object headers of an HDF5 file, the messages that describe one group or dataset, and what they say. Used by the scan
-// alone.
+// Parses object headers of an HDF5 file, whose messages describe a group or dataset. Used only by the scan.
 #pragma once
 
 #include <functional>
@@ -39,7 +38,7 @@ enum class MessageType : uint16_t {
 
 struct RawMessage {
   MessageType type = MessageType::kNil;
-  bool shared = false;  // the body is kept elsewhere, as that of a committed type is
+  bool shared = false;  // the body is stored elsewhere, as for a committed type
   Block data;
 };
 
@@ -51,29 +50,29 @@ struct ObjectHeader {
   [[noreturn]] void refuse(const std::string& message) const;
 };
 
-// Reads a header of version 1 or 2 with all its parts. Keeps only messages of types that describe a group or dataset.
+// Reads a header of version 1 or 2 with all its parts. Keeps only messages that describe a group or dataset.
 ObjectHeader read_header(Blocks& blocks, uint64_t address, const std::string& what);
 
-// How links or attributes are stored that are too many for a header: in a heap, found through B-trees.
+// The dense storage of links or attributes that do not fit into a header: a heap, indexed by B-trees.
 struct DenseStorage {
-  size_t order_bytes;  // width of a field for the largest number in order of creation
-  size_t id_bytes;     // width of an object's id in the heap
+  size_t order_bytes;  // width of the field for the largest creation order
+  size_t id_bytes;     // width of an object's heap id
   // Type of the B-tree records that index by name; the records that index by order have the next type.
   uint8_t by_name;
   std::string what, what_by_order;  // names of the two indexes, for messages
 };
 
-// Calls `each` with every record of the index by name that `message` (link info or attribute info) points to.
+// Calls `each` with every record of the name index that `message` (link info or attribute info) points to.
 void read_dense(Blocks& blocks, const ObjectHeader& header, const RawMessage& message, const DenseStorage& storage,
                 const std::function<void(const FractalHeap&, Cursor)>& each);
 
-// The links of a group in any of its three forms: a symbol table, messages in the header, messages in a heap.
+// A group stores its links in one of three forms: a symbol table, messages in the header, or messages in a heap.
 struct SymbolTable {
   uint64_t tree, heap;
   bool operator==(const SymbolTable&) const = default;
 };
 
-// What superblocks 0 and 1 say of symbol tables. Later versions say nothing, and the defaults hold.
+// The parameters of symbol tables in superblocks 0 and 1. Later versions have none, and the defaults apply.
 struct SymbolTableFacts {
   uint64_t max_in_node = 8, max_children = 32;
   std::optional<SymbolTable> cached;  // the root group's symbol table, which the superblock may repeat
@@ -81,13 +80,13 @@ struct SymbolTableFacts {
 
 using Links = std::map<std::string, uint64_t>;  // name to address of the object's header
 
-// All hard links of the group. Error(kData) for a link of another kind whose name the rules want.
+// All hard links of the group. Error(kData) for a link of another kind whose name the rules ask for.
 Links read_links(Blocks& blocks, const ObjectHeader& group, const SymbolTableFacts& facts, const ScanRules& rules);
 
-// What the messages of a header say: its attributes, and the type, shape, filters and place of a dataset.
+// Reads the attributes from the messages of a header.
 ScannedAttributes read_attributes(Blocks& blocks, const ObjectHeader& header);
 
-// Reads a dataset with its attributes, and claims the extent of its data where they are contiguous.
+// Reads type, shape, filters, place and attributes of a dataset, and claims the extent of contiguous data.
 ScannedDataset read_dataset(Blocks& blocks, const ObjectHeader& header);
 
 }  // namespace lfm2::h5

@@ -1,5 +1,5 @@
-// The strings of a dataset, of fixed or variable length. Where they are contiguous they are read without the HDF5
-// library, as those of strangers are to be.
+// Reads the strings of a dataset, of fixed or variable length. Contiguous strings are read without the HDF5 library,
+// which is not safe on untrusted files.
 #pragma once
 
 #include <map>
@@ -13,11 +13,12 @@ namespace lfm2::h5 {
 
 class TextReader {
  public:
-  // h5::scan() has accepted `dataset` of `file`, and it holds strings. Both outlive the reader.
+  // h5::scan() must have accepted the dataset, which must contain strings. `file` and `dataset` must outlive the
+  // reader.
   TextReader(const CheckedFile& file, std::string name, const ScannedDataset& dataset);
 
-  // Elements [first, first + count), without the NULs or spaces that fill them up. Error(kData) for damage, and for
-  // strings of more than 1 MiB.
+  // Elements [first, first + count), without their padding of NULs or spaces. Error(kData) for damage, and for strings
+  // above 1 MiB.
   std::vector<std::string> read(uint64_t first, uint64_t count);
 
  private:

@@ -1,5 +1,5 @@
-// Makes a file durable every few seconds while it is written, on a separate thread, because the disk may be slow and
-// nobody should wait for it. Used by PartialFile.
+// Syncs a growing file to disk every few seconds, on a separate thread, so that no writer waits for a slow disk. Used
+// by PartialFile.
 #pragma once
 
 #include <chrono>
@@ -13,10 +13,10 @@ namespace lfm2 {
 
 class BackgroundSync {
  public:
-  // A crash of the machine costs the results of the last few seconds; the end of the process costs none.
+  // A crash of the machine loses the results of this interval; the end of the process loses none.
   static constexpr std::chrono::milliseconds kInterval{5000};
 
-  // `sync` is called on the thread, which begins with start().
+  // The thread calls `sync`. It begins with start().
   explicit BackgroundSync(std::function<void()> sync, std::chrono::milliseconds interval = kInterval)
       : sync_(std::move(sync)), interval_(interval) {}
   BackgroundSync(const BackgroundSync&) = delete;
@@ -24,9 +24,9 @@ class BackgroundSync {
   ~BackgroundSync() { stop(); }
 
   void start();
-  // The file has changed, so it is synced again. Throws the error of an earlier sync.
+  // Notes that the file needs another sync. Throws the error of an earlier sync.
   void note_change();
-  void stop();    // ends the thread, after the sync that it may be in
+  void stop();    // ends the thread, after a sync in progress
   void finish();  // stop(), then throws the error of a sync
 
  private:

@@ -1,5 +1,5 @@
-// The samples of a job: read from a file or from lines of text, or made at random. Rank 0 reads; the first rank of
-// every other pipeline gets its share from it.
+// The samples of a job: read from a file or from lines, or random. Rank 0 reads them and sends the first rank of every
+// other pipeline its share.
 #pragma once
 
 #include <cstdint>
@@ -20,19 +20,19 @@ namespace lfm2 {
 struct Samples {
   TokenIds ids;  // of all samples, back to back
   SampleOffsets offsets;
-  SampleNames names = {};      // .jsonl and .h5: each sample's "id", where any has one
-  SampleNumbers numbers = {};  // in the whole job, where some are left out
-  // Of lines, by their numbers in the whole job: how they are to be continued, and why some are not (these have no
-  // ids).
+  SampleNames names = {};      // .jsonl and .h5: each sample's "id", if any has one
+  SampleNumbers numbers = {};  // numbers in the whole job, if some samples are left out
+  // Of lines, by their numbers in the whole job: their generation fields, and the errors of refused lines, which have
+  // no ids.
   RuleTable rules = {};
   SampleErrors errors = {};
-  std::string source = {};  // lines: the checksum of the input
-  // With --score (find_scored): how many tokens of each sample are scored, its last ones, added up; on rank 0 also the
-  // bytes of their text, added up, and its words, -1 without a tokenizer.
+  std::string source = {};  // of lines: the checksum of the input
+  // With --score (find_scored): prefix sums of the number of scored tokens at the end of each sample. On rank 0 also
+  // prefix sums of the bytes of their text, and the number of its words, -1 without a tokenizer.
   SampleOffsets scored = {}, scored_bytes = {};
   int64_t scored_words = -1;
-  // Lines of /v1/embeddings: how many inputs each has, the tokens of each input, and 1 for each line whose answer is to
-  // be in base64; all added up.
+  // Lines of /v1/embeddings, as prefix sums: the number of inputs of each line, the tokens of each input, and 1 for
+  // each line that asks for base64.
   SampleOffsets inputs = {}, input_tokens = {}, in_base64 = {};
 
   int64_t count() const { return offsets.samples(); }
@@ -45,7 +45,7 @@ struct Samples {
 struct InputLimits {
   int64_t vocab = 0;          // ids lie in [0, vocab)
   int64_t max_positions = 0;  // no sample has more tokens
-  int64_t max_samples = 0;    // take the first ones; 0: all
+  int64_t max_samples = 0;    // uses only the first ones; 0: all
   bool scores = false;        // --score
 };
 
@@ -54,22 +54,22 @@ class ThreadPool;
 struct LineContext;
 enum class LineKind : uint8_t;
 
-// .bin, .h5 or .npy, by the ending. Error(kNoInput) for a missing file; Error(kData) naming file, sample (or line),
-// found and expected for anything that is not exactly as interface and limits say; Error(kUsage) for another ending.
-// `pulse` is called with every piece that is read; it may throw to end that.
+// Reads a .bin, .h5 or .npy file, by the ending. Error(kNoInput) for a missing file; Error(kData) naming file, sample
+// (or line), found and expected for any violation of the form or the limits; Error(kUsage) for another ending. `pulse`
+// is called after every piece that was read, and may throw to end the reading.
 Samples read_samples(
     const std::filesystem::path& path, const InputLimits& limits, const std::function<void()>& pulse = [] {});
 
-// The kind of the first of the next lines that is JSON, which decides what the job is; kNone where none is.
+// The kind of the next line that is JSON, which decides the kind of job; kNone if there is none.
 LineKind kind_of_lines(LineReader& reader);
-// Whether an input is one of lines: .jsonl or .txt, possibly compressed, or "-", lines of JSON from standard input.
+// Whether an input consists of lines: .jsonl or .txt, possibly compressed, or "-", lines of JSON from standard input.
 bool is_input_of_lines(const std::filesystem::path& path);
-// The samples of such an input, in the order of the lines; parsed by all threads. Error(kData) for the first line that
-// is refused. If the first line is a batch line, a refused line becomes an error answer instead, unless context.strict.
-// A refused line of /v1/embeddings goes through the model as one token, so that every sample has an input.
+// Reads the samples of such an input, in the order of the lines; all threads parse. Error(kData) for the first refused
+// line. If the first line is a batch line, a refused line becomes an error answer instead, unless context.strict. A
+// refused line of /v1/embeddings goes through the model as one token, so that every sample has an input.
 Samples read_lines(LineReader& reader, const LineContext& context, int64_t max_samples, ThreadPool& threads);
 
-// The built-in job: `count` samples of `length` ids, uniform in [0, vocab). Sample i depends only on `seed` and i.
+// The built-in job: `count` samples of `length` ids, uniform in [0, vocab). Sample i depends only on `seed` and `i`.
 Samples random_samples(int64_t count, int64_t length, uint64_t seed, int64_t vocab);
 
 }  // namespace lfm2

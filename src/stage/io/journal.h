@@ -1,6 +1,6 @@
-// The journal beside a partial output: which samples are in it, and their hashes. It is append-only, and every record
-// has its own checksum, so that a journal that is cut off or damaged says less but never something wrong. Its name is
-// NAME.journal; further replicas keep NAME.journal.1 and so on, and all of them are read as one.
+// The journal beside a partial output: which samples it contains, and their hashes. It is append-only, and every record
+// has a checksum. So a truncated or damaged journal loses records but never yields a wrong one. The first replica
+// writes NAME.journal, further replicas NAME.journal.1 and so on; all of them are read as one.
 #pragma once
 
 #include <cstdint>
@@ -19,61 +19,58 @@
 namespace lfm2 {
 
 struct JournalRecord {
-  int64_t first = 0, count = 0;  // the samples first ... first + count - 1
-  // Their place in the partial file; bytes is 0 where the place follows from the row numbers.
+  int64_t first = 0, count = 0;  // samples `first` to `first + count - 1`
+  // Their place in the partial file; `bytes` is 0 if the place follows from the row numbers.
   uint64_t offset = 0, bytes = 0;
-  HashSum results;         // hash of the results emitted for them
+  HashSum results;         // hash of their results
   uint64_t data_hash = 0;  // XXH3-64 of the bytes in the partial file
 };
 
 struct JournalContent {
-  uint64_t id = 0;   // identifies the run that wrote the journal; the journals of its replicas have the same id
-  std::string text;  // JSON that describes the job
-  std::deque<JournalRecord> records;  // there may be millions: a vector would copy them as it grows
+  uint64_t id = 0;                    // identifies the run that wrote the journal, the same for all replicas
+  std::string text;                   // JSON that describes the job
+  std::deque<JournalRecord> records;  // a deque, because a growing vector would copy millions of them
 };
 
 std::filesystem::path partial_path(const std::filesystem::path& output);  // NAME.partial
-// NAME.new, in which the final file is put together.
+// NAME.new, in which the final file is assembled.
 std::filesystem::path pending_path(const std::filesystem::path& output);
 std::filesystem::path journal_path(const std::filesystem::path& output, int64_t replica = 0);
-// The journals that exist, of all replicas; the first replica's comes first. Error(kIo) where the folder cannot be
-// read.
+// The existing journals of all replicas, the first replica's first. Error(kIo) if the folder cannot be read.
 std::vector<std::filesystem::path> journal_paths(const std::filesystem::path& output);
 
-// What the journals of `output` say; nothing where none is intact. Journals whose id differs from that of the first
-// intact one are ignored, and so are damaged records. At most `most` records are read: the journal of a job has at most
-// one for each sample. Error(kCantCreate) for a file of such a name that was never a journal, Error(kIo) where one
-// cannot be read.
+// The content of the journals of `output`; nothing if none is intact. Ignores damaged records, and journals whose id
+// differs from that of the first intact one. Reads at most `most` records, because a job has at most one for each
+// sample. Error(kCantCreate) for a file of such a name that was never a journal, Error(kIo) if one cannot be read.
 std::optional<JournalContent> read_journals(const std::filesystem::path& output, int64_t most);
 // The same for one file.
 std::optional<JournalContent> read_journal(const std::filesystem::path& file, int64_t most);
-// The object that describes the job. Error(kData) naming `file` where there is none.
+// The object that describes the job. Error(kData) naming `file` if there is none.
 Json job_of(const JournalContent& content, const std::filesystem::path& file);
-// Sorts the records by sample, and drops those that name samples beyond `samples` or samples of another record.
+// Sorts the records by sample, and drops records with samples beyond `samples` or samples of another record.
 void leave_out_impossible(JournalContent& content, int64_t samples);
-// Whether a file of one of these names was written as a journal, intact or not. True, too, where it cannot be read.
+// Whether any file of these names was written as a journal, intact or not. Also true if a file cannot be read.
 bool has_journal(const std::filesystem::path& output);
-// Error(kCantCreate) where a file exists that is no journal, under this name or under the name that it is first written
-// to.
+// Error(kCantCreate) if a file that is not a journal has this name, or the temporary name of a new journal.
 void expect_name_of_journal(const std::filesystem::path& journal);
-// The name under which a journal is written until it is whole; the longest name that an output needs beside it.
+// The temporary name of a new journal, which is the longest of all names beside an output.
 std::filesystem::path new_journal_path(const std::filesystem::path& journal);
-// Whether any sample is finished. True, too, where the journals cannot be read.
+// Whether any sample is finished. Also true if the journals cannot be read.
 bool any_finished(const std::filesystem::path& output);
-// Removes the journals. Files that were never journals stay, and with `id` also those of other runs.
+// Removes the journals; with `id`, only those of that run. Files that were never journals stay.
 void remove_journals(const std::filesystem::path& output, std::optional<uint64_t> id = {});
 void remove_journal(const std::filesystem::path& file, std::optional<uint64_t> id = {});
 
 class Journal {
  public:
   Journal() = default;
-  // Replaces the file, durably and as a whole, by a journal with these records.
+  // Replaces the file atomically and durably by a journal with these records.
   Journal(std::filesystem::path file, const JournalContent& content);
 
-  // The record survives the end of this process, but not yet a crash of the machine.
+  // The record survives the end of this process, but a crash of the machine only after sync().
   void append(const JournalRecord& record);
-  void sync();  // the records survive a crash of the machine, too
-  // Writes the file again where somebody has removed it. May run beside append(), on the thread that syncs.
+  void sync();  // makes the records survive a crash of the machine
+  // Writes the file again if somebody has removed it. The syncing thread may call this during append().
   void keep_name();
   const std::filesystem::path& path() const { return path_; }
 

@@ -1,5 +1,5 @@
-// Results on disk, in the form the ending names. The final name appears only once the file is complete; until then
-// finished samples lie in a PartialFile, from which another run may continue.
+// Result files in the form that the ending names. The final name appears only once the file is complete. Until then
+// finished samples are in a PartialFile, from which another run may continue.
 #pragma once
 
 #include <cstdint>
@@ -22,92 +22,92 @@ class File;
 }
 class Tokenizer;
 
-// What an output file says about how it was made. Only facts that fix the content: equal jobs give equal bytes.
+// The facts that an output file records about its job. They depend only on the job, so equal jobs give equal bytes.
 struct OutputFacts {
   std::string model_type, dtype, split_id, created_by;
   int64_t created = 0;        // the time of the job, kept in its journal for runs that resume it
-  std::string cache_dtype{};  // of keys and values, where their rounding changes results: "fp8" or empty
+  std::string cache_dtype{};  // type of cached keys and values if it changes results: "fp8" or empty
 };
 
-// What the answers to lines of /v1/embeddings hold beside the embeddings.
+// What the answers to lines of /v1/embeddings contain besides the embeddings.
 struct EmbeddingLines {
-  SampleOffsets tokens;     // of all inputs of each line, added up
-  SampleOffsets in_base64;  // 1 for each line whose answer is to be in base64, added up
+  SampleOffsets tokens;     // prefix sums of the tokens of each line
+  SampleOffsets in_base64;  // prefix sums of 1 for each line that asks for base64
   const SampleErrors* errors = nullptr;
 };
 
 struct OutputJob {
   ResultKind kind;
   int64_t vocab = 0, hidden = 0;                // of the model
-  JobSize size;                                 // of the whole job; its tokens are what `offsets` count
-  const SampleOffsets* offsets = nullptr;       // of the whole job; null where needs_offsets() says no
+  JobSize size;                                 // of the whole job; `tokens` counts in the unit of `offsets`
+  const SampleOffsets* offsets = nullptr;       // of the whole job; null unless needs_offsets()
   const SampleNames* names = nullptr;           // .jsonl and .h5: see Samples::names
-  const SampleOffsets* scored_bytes = nullptr;  // --score: see Samples; null where nobody knows them
-  const EmbeddingLines* embeddings = nullptr;   // where the job's lines are /v1/embeddings'
-  const Tokenizer* tokenizer = nullptr;         // completions: gives their texts; null: they are only ids
+  const SampleOffsets* scored_bytes = nullptr;  // --score: see Samples; null if unknown
+  const EmbeddingLines* embeddings = nullptr;   // if the job's lines are /v1/embeddings'
+  const Tokenizer* tokenizer = nullptr;         // decodes completions; null: they have only ids
   OutputFacts facts;
-  ThreadPool* threads = nullptr;  // that read large results again side by side
-  std::string identity = {};      // JSON: a run resumes files of an equal identity; empty: none may
+  ThreadPool* threads = nullptr;  // reread large results in parallel
+  std::string identity = {};      // JSON: only a run with an equal identity may resume the file; empty: none may
   int64_t replica = 0, replicas = 1;
-  std::function<void()> pulse = [] {};  // called while what was written is read again, which may take long
+  std::function<void()> pulse = [] {};  // called while written data is reread, which may take long
 
   int64_t samples() const { return size.samples; }
   int64_t rows() const { return kind.positions == Positions::kAll ? size.tokens : size.samples; }
 };
 
-// The life of every output, whatever it holds.
+// The life cycle of every output, whatever its content.
 class JobOutput {
  public:
   virtual ~JobOutput() = default;
-  virtual void keep() = 0;        // the run ends early: what is finished is durable
-  virtual void commit() = 0;      // the file is whole, in the order of the samples: give it its name
-  virtual void start_over() = 0;  // a benchmark emits the results again: the file holds the last pass
+  virtual void keep() = 0;        // the run ends early: makes finished samples durable
+  virtual void commit() = 0;      // the file is complete: puts samples in order, gives it its final name
+  virtual void start_over() = 0;  // a benchmark repeats the job: the file keeps the last pass
 };
 
 class OutputFile : public JobOutput, public ResultConsumer, public FinishedSamples {
  public:
-  // The consumer of single rows, where this accepts them instead of consume(); else nullptr. Called once it is known
-  // who else writes the file.
+  // The consumer of single rows, if this output accepts rows instead of consume(); else nullptr. Called once all
+  // writers of the file are known.
   virtual RowConsumer* by_rows() { return nullptr; }
-  // Where replicas write one file, the first one makes it and the others join it, each with a rank of its own:
-  virtual std::string shared() const { return {}; }  // what join_output() needs
-  // Whether what this rank writes into the file is seen at once by the rank that made it.
+  // If replicas write one file, the first replica creates it and the others join it, each by its own rank:
+  virtual std::string shared() const { return {}; }  // the argument of join_output()
+  // Whether the rank that created the file sees this rank's writes at once.
   virtual bool has_page_cache_of(const std::string&) const { return true; }
-  // Before the first rows. Writer w begins at row first_rows[w]; one_page_cache: for all writers.
+  // Before the first rows. Writer w begins at row first_rows[w]; one_page_cache: whether all writers share it.
   virtual void write_with_others(const std::vector<int64_t>&, bool) {}
-  // After the last rows, before commit() and keep(): what belongs into blocks of other writers, and what of all
-  // writers' belongs into this one's.
+  // After the last rows, before commit() and keep(): pop_seams() returns the bytes for blocks of other writers, and
+  // write_seams() gets the seams of all writers.
   virtual std::string pop_seams() { return {}; }
   virtual void write_seams(std::string_view) {}
-  // Emits the rows of samples that an earlier run has finished again. Not for logits in .jsonl.
+  // Reads the rows of samples that an earlier run has finished and emits them. Not for logits in .jsonl.
   virtual void replay(int64_t first, int64_t count, ResultConsumer& consumer) const = 0;
 };
 
-// Whether an output of this form cannot be written without knowing where each sample begins: all rows of a sample are
-// found by it, and .h5 holds the list itself.
+// Whether this form needs to know where each sample begins: to find all rows of a sample, or because .h5 stores the
+// list.
 bool needs_offsets(const std::filesystem::path& path, const ResultKind& kind);
-// Refuses endings and combinations that the form cannot hold: Error(kUsage). Call before MPI and weights.
+// Error(kUsage) for endings and combinations that have no form. Called before MPI and weights.
 void check_output_form(const std::filesystem::path& path, const ResultKind& kind);
 std::unique_ptr<OutputFile> create_output(const std::filesystem::path& path, const OutputJob& job);
-// Continues the file that a run of the same job left; `begun.content` becomes what of it is intact.
+// Continues the file of an earlier run of the same job, and removes records that are not intact from `begun.content`.
 std::unique_ptr<OutputFile> resume_output(const std::filesystem::path& path, const OutputJob& job, Unfinished& begun);
-// A journal of `job` with nothing in it yet.
+// An empty journal of `job`.
 JournalContent new_journal(const OutputJob& job);
-// Where fewer samples are left than there are replicas, some are done again, so that each has one.
+// If fewer samples are left than there are replicas, marks some as unfinished, so that each replica has one.
 void leave_some_for_all(JournalContent& content, const OutputJob& job);
-// Appended parts become the file, in the order of the samples.
+// Turns appended parts into the final file, in the order of the samples.
 void commit_in_order(PartialFile& partial, const std::function<void()>& pulse);
-// Where a file is put together that is to appear at once, or to be copied from. Only while NAME.partial is locked.
+// The path in which the final file, or a source to copy from, is assembled. Only while NAME.partial is locked.
 PendingPath pending_output(const std::filesystem::path& output);
 h5::File create_pending_h5(const PendingPath& pending);
-// Writes the names of the samples as `ids`, strings without the quotes of JSON; nothing where there are none.
+// Writes the names of the samples as `ids`, strings without JSON's quotes; nothing if there are no names.
 void write_ids(h5::File& file, const OutputJob& job);
-// The attributes that say how a file was made.
+// Writes the attributes that record how a file was made.
 void write_facts(h5::File& file, const OutputFacts& facts);
-// Error(kData) naming the first sample whose name no .h5 can hold: its strings have no NUL.
+// Error(kData) naming the first sample whose name contains a NUL, which strings in .h5 cannot have.
 void expect_ids_for_h5(const SampleNames& names);
-// Writes rows into a .bin or .h5 that another rank is making, on a file system that both see: Error(kCantCreate) where
-// the file of that name is another one here. Its commit() only makes sure of the rows: it must come before the maker's.
+// Writes rows into a .bin or .h5 that another rank creates, on a shared file system. Error(kCantCreate) if this host
+// has a different file under that name. Its commit() only syncs the rows, and must be called before the creator's.
 std::unique_ptr<OutputFile> join_output(const std::filesystem::path& path, const std::string& shared,
                                         const OutputJob& job);
 

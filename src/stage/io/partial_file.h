@@ -1,5 +1,5 @@
-// An output in the making: NAME.partial, which becomes NAME when it is whole, and the journal that says which parts are
-// finished. However the process ends, what the journal says can be read back.
+// An unfinished output: NAME.partial, which becomes NAME when complete, and the journal of its finished parts. However
+// the process ends, every part in the journal can be read back.
 #pragma once
 
 #include <array>
@@ -13,23 +13,23 @@
 
 namespace lfm2 {
 
-// NAME.partial, open and locked against other runs (where the file system has locks), and its journal.
+// NAME.partial, open and locked against other runs (if the file system has locks), and the content of its journal.
 struct Unfinished {
   FileDescriptor file;
   JournalContent content;
 };
-// What an earlier run left to continue; nothing where no sample is finished. Called before anything is written for the
-// output. Error(kCantCreate) where another run is writing it.
+// What an earlier run left to continue; nothing if no sample is finished. Called before anything is written for the
+// output. Error(kCantCreate) if another run is writing it.
 std::optional<Unfinished> find_unfinished(const std::filesystem::path& output, int64_t samples);
-// Error(kCantCreate) where a file exists under one of the names that a run uses beside its output, and no journal says
-// that an earlier run left it. Such a file belongs to somebody else and stays.
+// Error(kCantCreate) if a file has one of the names that a run uses beside its output, and no journal shows that an
+// earlier run left it. Such a file belongs to somebody else and stays.
 void expect_names_are_ours(const std::filesystem::path& output);
-// Creates an empty NAME.partial and a journal that claims it. Error(kCantCreate) where another run is writing it or has
-// just begun it, or where the file belongs to somebody else.
+// Creates an empty NAME.partial and a journal that claims it. Error(kCantCreate) if another run is writing or has just
+// begun it, or if the file belongs to somebody else.
 FileDescriptor begin_partial(const std::filesystem::path& output);
 
-// Random bytes after the end of NAME.partial, by which another replica recognises the file that the first one made: on
-// another host the same path may lead to another folder.
+// Random bytes after the end of NAME.partial, by which another replica recognises the file that the first replica
+// created. On another host the same path may be a different folder.
 struct PartialTag {
   static PartialTag make(uint64_t offset);
   static PartialTag from_hex(const std::string& text, uint64_t offset);
@@ -38,11 +38,11 @@ struct PartialTag {
   uint64_t offset = 0;
   std::array<uint64_t, 2> words{};
 };
-// Opens the file that the first replica has made and locked, for another replica's share. Error(kCantCreate) where the
+// Opens the file that the first replica has created and locked, for another replica's share. Error(kCantCreate) if the
 // file does not end with the tag.
 FileDescriptor join_partial(const std::filesystem::path& output, const PartialTag& tag);
 
-// What is kept in memory of a record of the journal. There may be one for each sample.
+// The part of a journal record that is kept in memory. There may be one for each sample.
 struct FilePart {
   int64_t first = 0;               // sample
   uint64_t offset = 0, bytes = 0;  // see JournalRecord
@@ -50,15 +50,15 @@ struct FilePart {
 
 class PartialFile {
  public:
-  // With `joins_parts`, parts of neighbouring samples that also stand side by side in the file become one in memory,
-  // though not in the journal: for outputs that do not ask where a sample is.
+  // With `joins_parts`, parts that are adjacent in samples and in the file become one in memory, though not in the
+  // journal. For outputs that never look up a single sample.
   PartialFile(std::filesystem::path output, FileDescriptor file, int64_t replica = 0, bool joins_parts = false);
   PartialFile(PartialFile&&) = delete;
-  // Without commit() the file stays where any replica has finished samples in it, else it is removed.
+  // Without commit() the file stays if any replica has finished samples in it, else it is removed.
   ~PartialFile();
 
-  // From here on, finished samples are written to the journal and made durable every few seconds. Never called by
-  // benchmarks, which keep nothing. Replaces older journals.
+  // From here on, finished samples are written to the journal and synced every few seconds. Benchmarks never call it.
+  // Replaces older journals.
   void start_journal(const JournalContent& content);
   uint64_t journal_id() const { return id_; }
 
@@ -66,32 +66,32 @@ class PartialFile {
   const std::filesystem::path& path() const { return path_; }
   const FileDescriptor& file() const { return file_; }
 
-  // Notes that the samples are in the file, at places that follow from their numbers.
+  // Records that the samples are in the file, at places that follow from their numbers.
   void finished(int64_t first, int64_t count, const HashSum& results);
-  // Writes the samples' bytes at the end of the file, and notes them.
+  // Appends the samples' bytes to the file, and records them.
   void append(int64_t first, int64_t count, std::span<const std::byte> bytes, const HashSum& results);
   void read(uint64_t offset, std::span<std::byte> into) const;
-  // Passes the bytes of a part to `take`, piece by piece.
+  // Passes the bytes of a part to `take` in pieces.
   void read_pieces(uint64_t offset, uint64_t bytes, const std::function<void(std::span<const std::byte>)>& take) const;
   void write(uint64_t offset, std::span<const std::byte> bytes);
   void set_size(uint64_t bytes);
   void write_tag();  // writes the tag after the end, durably; commit() removes it
   const PartialTag& tag() const { return tag_; }
-  // Equal on two ranks that see one page cache: what one writes into the file, the other sees at once.
+  // An identifier of the page cache. If it is equal on two ranks, each sees the other's writes to the file at once.
   std::string page_cache() const;
-  // For appended parts: drops the records of `content` whose bytes are not in the file or do not match their hash.
+  // For appended parts: drops records of `content` whose bytes are not in the file or do not match their hash.
   void keep_intact(JournalContent& content, const std::function<void()>& pulse) const;
   void drop_unfinished();  // cuts off what was appended after the last finished part
-  // The parts of append(), from here on in the order of the samples.
+  // The parts of append(). Sorts them by sample, for this call and all later ones.
   const std::deque<FilePart>& order();
-  // Whether they stand in the file in that order and without gaps.
+  // Whether the file has them in that order and without gaps.
   bool is_ordered();
   void start_over();  // for a benchmark's next pass
 
-  void sync();         // makes durable what is finished
-  void commit();       // gives the file, which is whole, its final name
-  void expect_ours();  // Error(kIo) where NAME.partial is no longer this file
-  void remove();       // removes the file and its journals, because its content stands elsewhere
+  void sync();         // makes finished samples durable
+  void commit();       // gives the complete file its final name
+  void expect_ours();  // Error(kIo) if NAME.partial is no longer this file
+  void remove();       // removes the file and its journals after its content was copied elsewhere
 
  private:
   void note(const JournalRecord& record);
@@ -107,10 +107,10 @@ class PartialFile {
   bool joins_ = false;
   FileDescriptor file_;
   PartialTag tag_;              // offset 0: no tag
-  uint64_t end_ = 0;            // the end of what was appended
+  uint64_t end_ = 0;            // the end of the appended bytes
   uint64_t id_ = 0;             // of the journal
-  std::deque<FilePart> parts_;  // all that is finished, by this run and those before
-  int64_t next_sample_ = 0;     // the one after the last part, as long as order() was not called
+  std::deque<FilePart> parts_;  // all finished parts, including earlier runs'
+  int64_t next_sample_ = 0;     // the sample after the last part, until order() is called
   std::optional<Journal> journal_;
   bool done_ = false;
   BackgroundSync syncing_{[this] { sync_all(); }};  // last, because its thread uses the members above

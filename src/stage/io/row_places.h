@@ -1,5 +1,5 @@
-// Writes rows of results at the places that follow from their numbers, in a .bin or .h5 that is being made, and decides
-// who may write which bytes. Used by the output files of scoring.
+// Writes rows of results into an unfinished .bin or .h5, at places that follow from their numbers, and decides which
+// writer may write which bytes. Used by the output files of scoring.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace lfm2 {
 
 // Byte offsets of row 0. `first`: of the logits, hidden states, ids or top-1 marks; `second`: of the log-probabilities,
-// or 0 where there are none.
+// or 0 if there are none.
 struct RowOffsets {
   uint64_t first = 0, second = 0;
 };
@@ -21,9 +21,9 @@ struct RowOffsets {
 int64_t row_columns(const OutputJob& job);
 uint64_t bytes_of_rows(const OutputJob& job);  // bytes of all rows at one of the places
 
-// Cuts a file into blocks, each with one writer. Each host caches pages of the file: where two hosts write into one
-// page, whichever writes it back last overwrites the other's bytes. A block belongs to the writer of the row that holds
-// the block's first byte, or to the first writer where no row does.
+// Cuts a file into blocks, each with one writer. Each host caches pages of the file. If two hosts write into one page,
+// the later write-back overwrites the other host's bytes. A block belongs to the writer of the row that contains the
+// block's first byte, or to the first writer if no row does.
 class BlockOwners {
  public:
   static constexpr uint64_t kBlockBytes = uint64_t{1} << 16;  // a multiple of the page size of every machine
@@ -46,23 +46,23 @@ class RowPlaces {
       : partial_(partial), job_(job), places_(places) {}
 
   const RowOffsets& places() const { return places_; }
-  uint64_t end() const;  // the end of the last place, up to which the file must reach
+  uint64_t end() const;  // the end of the last row, up to which the file must reach
 
-  // One of the next two is called before the first write(). From one host: all writers see one page cache, and rows go
-  // through a mapping, because pwrite lets only one thread at a time write to a file. The disk space is taken first, so
-  // that a full disk is an error here and not a signal later. Rows go through pwrite where the file system cannot
-  // promise space, or cannot map.
+  // One of the next two is called before the first write(). On one host all writers see one page cache. Rows are
+  // written through a mapping, because pwrite lets only one thread at a time write to a file. The disk space is
+  // reserved first, so that a full disk is an error here and not a signal later. If the file system cannot reserve or
+  // map, rows are written by pwrite.
   void write_from_one_host();
-  // From several hosts: each writer writes the blocks that it owns. A seam is bytes that lie in a block of another
-  // writer; they are kept until pop_seams().
+  // On several hosts each writer writes the blocks that it owns. A seam is a run of bytes in a block of another writer;
+  // seams are kept until pop_seams().
   void write_from_several_hosts(std::vector<int64_t> first_rows);
 
   bool is_mapped() const { return static_cast<bool>(mapping_); }
-  void write(const ResultRows& rows);  // of a mapped file, by several threads at once
+  void write(const ResultRows& rows);  // of a mapped file; several threads may call it at once
   void read(int64_t first, int64_t count, ResultConsumer& consumer) const;
 
-  // pop_seams() returns this writer's seams since the last call. write_seams() is given the seams of all writers, and
-  // writes those that lie in blocks of this one.
+  // pop_seams() returns this writer's seams since the last call. write_seams() gets the seams of all writers, and
+  // writes those in this writer's blocks.
   std::string pop_seams();
   void write_seams(std::string_view seams);
 

@@ -10,12 +10,12 @@
 
 namespace lfm2 {
 
-// Gives the samples of a job in their order, each as often as it has choices. Samples without a token are left out:
-// they are answered with an error.
+// Returns the samples of a job in their order, each once for every choice. It skips samples without tokens, which are
+// answered with an error.
 class SampleRequests : public RequestSource {
  public:
-  // Gives the samples `range` of `samples`, which must outlive this. max_new is lowered for samples where
-  // `max_positions` leaves room for fewer tokens.
+  // Returns the samples `range` of `samples`, which must outlive this. max_new is lowered for samples with room for
+  // fewer tokens in `max_positions`.
   SampleRequests(const Samples& samples, SampleRange range, RequestDefaults defaults, int64_t max_positions);
   // All samples by the same rules.
   SampleRequests(const Samples& samples, SampleRange range, const Request& each, int64_t max_positions)
@@ -30,8 +30,8 @@ class SampleRequests : public RequestSource {
   SampleRange range_;
   RequestDefaults defaults_;
   int64_t max_positions_, given_ = 0, waiting_ = 0;
-  // Choices of the next sample that were given, and the number of the next one that is not the first of its sample:
-  // these count down from the top, where no sample's number is.
+  // The number of choices of the next sample that were returned. Further choices need numbers of their own: extra_
+  // counts down from the largest number, which no sample has.
   int32_t choice_ = 0, extra_ = INT32_MAX;
 };
 

@@ -1,4 +1,4 @@
-// --reference: compares every row with a reference and sums up.
+// --reference: compares every row with a reference and collects the differences.
 #pragma once
 
 #include <filesystem>
@@ -13,8 +13,8 @@ namespace lfm2 {
 
 struct Verdict {
   int64_t rows = 0;
-  int64_t top1_equal = 0;         // rows whose largest logit (ties: lower id) is the reference's
-  double largest_difference = 0;  // NaN where one side is NaN and the other is not
+  int64_t top1_equal = 0;         // rows whose top-1 token (ties: lower id) equals the reference's
+  double largest_difference = 0;  // NaN if only one side is NaN
   double mean_kl = 0;             // mean over rows of KL(softmax(reference) || softmax(ours)), nats
   double tolerance = 0;
   bool of_scores = false;  // --score: a row is a scored token, and there is no divergence
@@ -25,28 +25,28 @@ void for_each_field(MaybeConst<Verdict> auto& verdict, const auto& each) {  // s
        verdict.of_scores);
 }
 
-// Reference logits by row; or the log-probability of a scored token, and 1 if it is the top-1 token, else 0.
+// Reference logits by row; with --score, the log-probability of a scored token, and 1 if the token is top-1, else 0.
 class Reference {
  public:
   virtual ~Reference() = default;
   virtual void read(int64_t first, int64_t count, std::vector<float>& into) const = 0;
 };
 
-// .bin as in outputs.bin; .h5 with `logits` [samples, vocab], [tokens, vocab] or [samples, length, vocab]: where the
-// file holds every position and the job wants the last ones, those are taken. Error(kData) where samples, positions or
+// A .bin as in outputs.bin, or an .h5 with `logits` [samples, vocab], [tokens, vocab] or [samples, length, vocab]. If
+// the file has every position and the job only last ones, those are compared. Error(kData) if samples, positions or
 // vocab differ from the job's.
 std::unique_ptr<Reference> open_reference(const std::filesystem::path& path, Positions positions,
                                           const SampleOffsets& offsets, int64_t vocab);
 
-// With --score: .h5 with `logprobs` and `is_greedy` [scored tokens], as an output of --score has them. Error(kData) for
-// another number than `rows`.
+// With --score: an .h5 with `logprobs` and `is_greedy` [scored tokens], as an output of --score. Error(kData) if their
+// number is not `rows`.
 std::unique_ptr<Reference> open_score_reference(const std::filesystem::path& path, int64_t rows);
 
 class Validation : public ResultConsumer {
  public:
   Validation(std::unique_ptr<Reference> reference, int64_t vocab, double tolerance)
       : reference_file_(std::move(reference)), vocab_(vocab), tolerance_(tolerance) {}
-  void start_over() { sums_ = {}; }  // a benchmark emits the results again
+  void start_over() { sums_ = {}; }  // a benchmark repeats the job
   void consume(const ResultRows& rows) override;
   Verdict verdict() const;
 

@@ -1,5 +1,5 @@
-// Why some samples are answered with an error, in the order of the samples. Sixteen bytes of memory for each, and the
-// texts in memory while they are few, else in a temporary file.
+// The errors that answer some samples, in the order of the samples. Each needs sixteen bytes of memory. The texts are
+// in memory while they are few, else in a temporary file.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ class SampleErrors {
   size_t size() const { return samples_.size(); }
   int64_t sample(size_t at) const { return samples_[at]; }
   std::string_view text(size_t at) const { return texts_[at]; }
-  // That of a sample; "" where it has none.
+  // The error of a sample; "" if it has none.
   std::string_view of(int64_t sample) const {
     const auto found = std::lower_bound(samples_.begin(), samples_.end(), sample);
     return found == samples_.end() || *found != sample ? "" : text(static_cast<size_t>(found - samples_.begin()));

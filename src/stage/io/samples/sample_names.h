@@ -1,5 +1,5 @@
-// What samples are called, as JSON text: "id" and "custom_id" of input lines, `ids` of .h5. Eight bytes of memory for
-// each, and the texts in memory while they are few, else in a temporary file.
+// The names of samples as JSON text: "id" and "custom_id" of input lines, `ids` of .h5. Each needs eight bytes of
+// memory. The texts are in memory while they are few, else in a temporary file.
 #pragma once
 
 #include <algorithm>
@@ -24,19 +24,19 @@ class SampleNames {
 
   bool empty() const { return ends_.empty(); }  // no sample has a name
   size_t size() const { return ends_.size(); }
-  // The name of a sample, "" where it has none.
+  // The name of a sample, "" if it has none.
   std::string_view operator[](size_t sample) const {
     const uint64_t begin = sample > 0 ? ends_[sample - 1] : 0;
     return {reinterpret_cast<const char*>(text_.data()) + begin, ends_[sample] - begin};
   }
-  // Error(kUnavailable) where neither a temporary file nor memory can hold the names.
+  // Error(kUnavailable) if neither a temporary file nor memory can hold the names.
   void push_back(std::string_view name) {
     const uint64_t begin = ends_.empty() ? 0 : ends_.back(), end = begin + name.size();
     if (end > text_.capacity()) text_.grow(end);
     if (!name.empty()) std::memcpy(text_.data() + begin, name.data(), name.size());
     ends_.push_back(end);
   }
-  // The name of sample number `sample`, the next one, or "". Nothing is kept before the first that has a name.
+  // Adds the name, possibly "", of the next sample, number `sample`. Stores nothing until a sample has a name.
   void add(size_t sample, std::string_view name) {
     if (name.empty() && empty()) return;
     while (size() < sample) push_back("");
@@ -46,8 +46,8 @@ class SampleNames {
     return ends_ == other.ends_ && (empty() || std::memcmp(text_.data(), other.text_.data(), ends_.back()) == 0);
   }
 
-  // For messages to other ranks, which are to be small compared with the names: a line for each of the next kPiece
-  // names, "" after the last name. JSON text has no line break.
+  // For messages to other ranks, in pieces that are small compared with all names: a line for each of the next kPiece
+  // names, and "" after the last name. JSON text has no line breaks.
   static constexpr size_t kPiece = size_t{1} << 16;
   std::string lines(size_t first) const {
     std::string lines;

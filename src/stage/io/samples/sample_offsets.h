@@ -1,6 +1,6 @@
-// Where samples begin, in tokens, and which samples of a job are left: in a few words where samples are equally long,
-// eight bytes a sample otherwise. Rank 0 has the list for the whole job, the first rank of every other pipeline for its
-// share, and of the ranks that write results those whose rows or file follow from it.
+// Where samples begin, in tokens, and which samples of a job are left. A list needs a few words if samples are equally
+// long, else eight bytes a sample. Rank 0 has the list of the whole job, and the first rank of every other pipeline
+// that of its share. Ranks that write results have it if rows or file depend on it.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct SampleRange {
   int64_t first = 0, count = 0;
 };
 
-// How much there is to do: what every rank knows of a job.
+// The size of a job, which every rank knows.
 struct JobSize {
   int64_t samples = 0, tokens = 0;
 };
@@ -25,8 +25,8 @@ void for_each_field(MaybeConst<JobSize> auto& size, const auto& each) {  // see 
   each(size.samples, size.tokens);
 }
 
-// As a list [samples + 1]: the first token of each sample, then the number of all tokens. Lists of samples that are
-// equally long, but for the last one, take no memory.
+// A list [samples + 1]: the first token of each sample, then the number of all tokens. If all samples but the last are
+// equally long, the list needs no memory.
 class SampleOffsets {
  public:
   SampleOffsets() = default;  // {0}: no samples
@@ -34,7 +34,7 @@ class SampleOffsets {
   explicit SampleOffsets(const std::vector<int64_t>& offsets);
   static SampleOffsets equally_long(int64_t samples, int64_t length);
 
-  void push_back(int64_t end);  // of one more sample
+  void push_back(int64_t end);  // adds a sample that ends here
   int64_t size() const { return samples_ + 1; }
   int64_t samples() const { return samples_; }
   int64_t back() const { return end_; }
@@ -43,12 +43,12 @@ class SampleOffsets {
     return sample < samples_ ? sample * length_ : end_;
   }
   int64_t length(int64_t sample) const { return (*this)[sample + 1] - (*this)[sample]; }
-  int64_t sample_of(int64_t token) const;  // the one that the token belongs to
+  int64_t sample_of(int64_t token) const;  // the sample of a token
   int64_t first_behind(
-      int64_t token) const;  // the first one that begins at the token or later; samples() where none does
+      int64_t token) const;  // the first sample that begins at the token or later; samples() if none does
   bool all_have_length(int64_t length) const;
 
-  SampleOffsets part(SampleRange range) const;  // those samples alone: the first one begins at 0
+  SampleOffsets part(SampleRange range) const;  // only those samples; the first one begins at 0
   JobSize job_size() const { return {samples_, end_}; }
   uint64_t memory_bytes() const { return list_.capacity() * sizeof(int64_t); }
   // For messages to other ranks.
@@ -60,23 +60,23 @@ class SampleOffsets {
   bool is_even() const { return list_.empty() && end_ == samples_ * length_; }
 
   int64_t samples_ = 0, end_ = 0;
-  int64_t length_ = 0;         // of each sample but the last, where list_ is empty
-  std::vector<int64_t> list_;  // empty, or all of it
+  int64_t length_ = 0;         // of each sample but the last, if list_ is empty
+  std::vector<int64_t> list_;  // the whole list, or empty
 };
 
-// The samples that are left of a job, by their numbers in the whole job.
+// The remaining samples of a job, by their numbers in the whole job.
 class SampleNumbers {
  public:
   bool all_are_left() const { return runs_.empty(); }
   void add(int64_t first_number, int64_t count);  // ascending
-  int64_t operator[](int64_t sample) const;       // the number of the sample-th one that is left
-  SampleNumbers part(SampleRange range) const;    // of those of the samples that are left
+  int64_t operator[](int64_t sample) const;       // the number of remaining sample `sample`
+  SampleNumbers part(SampleRange range) const;    // `range` counts remaining samples
 
  private:
   struct Run {
-    int64_t sample, number;  // of its first one
+    int64_t sample, number;  // of its first sample
   };
-  std::vector<Run> runs_;  // each reaches to the next one
+  std::vector<Run> runs_;  // each ends where the next begins
   int64_t samples_ = 0;
 };
 

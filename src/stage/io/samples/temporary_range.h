@@ -1,5 +1,5 @@
-// Bytes that grow: in memory while they are few, in a temporary file without a name beyond that, so that a job
-// may have more text than its host has memory. The file is in $TMPDIR, else in /var/tmp.
+// A growing array of bytes, in memory while it is small, else in an unnamed temporary file. So a job may have more text
+// than its host has memory. The file is in $TMPDIR, else in /var/tmp.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace lfm2 {
 
 class TemporaryRange {
  public:
-  // Room for `most` bytes, of which the first `in_memory` take memory. `what` (a literal) is the content's name for
+  // At most `most` bytes, of which the first `in_memory` stay in memory. `what` (a literal) names the content in
   // messages.
   TemporaryRange(uint64_t most, uint64_t in_memory, const char* what)
       : most_(most), in_memory_(in_memory), what_(what) {}
@@ -27,12 +27,12 @@ class TemporaryRange {
 
   std::byte* data() const { return data_; }
   uint64_t capacity() const { return capacity_; }
-  // Makes room for `bytes` bytes or more; new ones are 0, all others stay as they are, but data() may move.
-  // Error(kData) beyond `most`, Error(kUnavailable) where neither a temporary file nor memory can hold them.
+  // Grows the array to at least `bytes` bytes. New bytes are 0; others keep their values, but data() may move.
+  // Error(kData) beyond `most`, Error(kUnavailable) if neither a temporary file nor memory can hold them.
   void grow(uint64_t bytes);
 
-  // Whoever goes through the bytes calls this from time to time: what lies in the file need not stay in memory, from
-  // which it would only go once memory is short. Nothing that was written is lost.
+  // Code that walks through the bytes calls this from time to time. It lets the kernel drop the file's pages from
+  // memory at once, instead of only when memory is short. No data is lost.
   void rest() const;
 
   void set_memory_limit(uint64_t bytes) { in_memory_ = bytes; }  // a test lowers it
@@ -48,9 +48,9 @@ class TemporaryRange {
   const char* what_;
   std::byte* data_ = nullptr;  // `addresses_` bytes of addresses, mapped up to capacity_
   uint64_t addresses_ = 0, capacity_ = 0;
-  std::vector<uint64_t> piece_ends_;  // where each call of grow() ended
+  std::vector<uint64_t> piece_ends_;  // the end of each piece that grow() added
   FileDescriptor file_;
-  uint64_t file_begin_ = 0, file_bytes_ = 0;  // the range in the file: one piece, after the file's first bytes
+  uint64_t file_begin_ = 0, file_bytes_ = 0;  // the range in the file, which is one piece
   bool file_is_full_ = false;
 };
 

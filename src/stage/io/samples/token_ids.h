@@ -39,8 +39,8 @@ class TokenIds {
   operator std::span<const int32_t>() const { return {data(), size_}; }
   bool operator==(const TokenIds& other) const { return std::equal(begin(), end(), other.begin(), other.end()); }
 
-  // Each of these throws Error(kData) beyond kMaxIds ids, and Error(kUnavailable) where neither a temporary file nor
-  // memory can hold them. Pointers do not stay valid.
+  // Each of these throws Error(kData) beyond kMaxIds ids, and Error(kUnavailable) if neither a temporary file nor
+  // memory can hold them. They invalidate pointers.
   void push_back(int32_t id) {
     reserve(size_ + 1);
     data()[size_++] = id;
@@ -51,7 +51,7 @@ class TokenIds {
     std::memcpy(data() + size_, ids.data(), ids.size_bytes());
     size_ += ids.size();
   }
-  void resize(size_t size) {  // new ids are 0 or what stood there before
+  void resize(size_t size) {  // new ids are 0 or have stale values
     reserve(size);
     size_ = size;
   }
