@@ -1,4 +1,4 @@
-// append_keys_values: copies the keys and values of a batch's tokens to their places in the cache.
+// append_keys_values: copies the keys and values of a batch's tokens to their positions in the cache.
 #include "kernels/cuda/attention/attention_tile.cuh"
 #include "kernels/cuda/common/dependent_launch.cuh"
 

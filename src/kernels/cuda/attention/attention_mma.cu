@@ -1,6 +1,6 @@
-// attention, and the part of cached_attention that takes several tokens of a sequence, for bf16 and fp16 on tensor
-// cores: tiles of queries against tiles of keys with an online softmax. The probabilities enter the second product as
-// two terms of the compute type, and each key tile's products are summed by themselves before they join the output.
+// attention, and the part of cached_attention for several tokens of a sequence, for bf16 and fp16 on tensor cores:
+// tiles of queries against tiles of keys with an online softmax. The probabilities enter the second product as two
+// terms of the compute type, and each key tile's products are summed separately before they are added to the output.
 // Both keep the error at that of the result's own rounding, also over 128 000 keys.
 #include "kernels/cuda/attention/attention_rows.cuh"
 #include "kernels/cuda/common/shared_memory.cuh"
@@ -15,14 +15,14 @@ template <class T, class E, int width, bool paged, bool vector>
 __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* shared);
 
 // - operands: args.qkv [tokens, (heads + 2 kv_heads) head_dim]; without pages keys and values are those of qkv, with
-//   pages pages.keys and .values [pages, page_size, kv_heads, head_dim] of type E; out [tokens, heads head_dim]; all
-//   of type T, bf16 or fp16, but for E, which may be F8.
+//   pages pages.keys and .values [pages, page_size, kv_heads, head_dim] of type E; out [tokens, heads head_dim]; all of
+//   type T, bf16 or fp16, except E, which may be F8.
 // - block: (x, y): the tiles of queries that start in a window of `tile_positions` tokens, counted from the end, and
 //   key-value head y (for_each_query_tile); the rows of a tile are all query heads of that head at consecutive
 //   positions.
-// - thread: a warp takes 16 rows of the tile; lane l has scores and output of rows l / 4 and l / 4 + 8 of them.
-// - alignment: `vector`: head_dim in octets, qkv, keys and values on 16 bytes; otherwise any. out on 4 bytes,
-//   head_dim even. width: head_dim rounded up to 64, 128 or 256.
+// - thread: a warp has 16 rows of the tile; lane l has scores and output of rows l / 4 and l / 4 + 8 of them.
+// - alignment: `vector`: head_dim in octets, qkv, keys and values on 16 bytes; otherwise any. out on 4 bytes, head_dim
+//   even. width: head_dim rounded up to 64, 128 or 256.
 template <class T, class E, int width, bool paged, bool vector>
 __global__ void __launch_bounds__(Tile<T, width, vector>::kThreads, width == 64 ? 2 : 1)
     attention_mma_kernel(AttentionArgs args, int tile_positions) {
@@ -36,10 +36,10 @@ template <class T, int width, bool vector>
 struct Tile {
   using Step = KeyStep<T, width>;
   static_assert(width == 64 || width == 128 || width == 256);
-  static constexpr int kThreads = width == 256 ? 128 : 256, kRows = kThreads / 2;  // a warp takes 16 rows of the tile
+  static constexpr int kThreads = width == 256 ? 128 : 256, kRows = kThreads / 2;  // a warp has 16 rows of the tile
   static constexpr int kChunks = width / 8, kQueryBytes = kRows * width * 2, kKeyBytes = Step::kKeyBytes;
-  // Shared memory: the queries; two tile buffers of keys and values, or one where there is no room; the merged output
-  // of earlier splits, fp32; and of each row the largest score and the total of those splits.
+  // Shared memory: the queries; two tile buffers of keys and values, or one if there is no room; the merged output of
+  // earlier splits, fp32; and for each row the largest score and the total of those splits.
   static constexpr int kMergedBytes = kRows * width * 4, kMergedRowBytes = kRows * 8;
   static constexpr int kBuffers =
       kQueryBytes + 4 * kKeyBytes + kMergedBytes + kMergedRowBytes <= kMaxSharedBytes - kStaticBytes ? 2 : 1;
@@ -84,7 +84,7 @@ struct Tile {
   }
 };
 
-// Adds one tile of keys, which lies in shared memory together with its values, to a warp's 16 rows.
+// Adds one tile of keys, which is in shared memory together with its values, to a warp's 16 rows.
 template <class T, int width, bool vector>
 __device__ __forceinline__ void add_tile(const Tile<T, width, vector>& work, int step,
                                          Rows<T, width, Tile<T, width, vector>>& rows) {
@@ -107,7 +107,7 @@ __device__ __forceinline__ void add_tile(const Tile<T, width, vector>& work, int
   }
 }
 
-// Computes the output of one tile of queries, one tile of keys after the other; with two tile buffers the next one is
+// Computes the output of one tile of queries, one tile of keys after another. With two tile buffers, the next tile is
 // loaded while one is used.
 template <class T, class E, int width, bool paged, bool vector>
 __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* shared) {
@@ -129,7 +129,7 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* s
       commit_copies();
     }
     wait_copies<0>();
-    __syncthreads();  // this step's keys have come, and every warp is done with the tile buffer filled next
+    __syncthreads();  // this step's keys have arrived, and every warp is done with the tile buffer filled next
     if (work.kBuffers == 2 && step + 1 < steps) work.load_keys(keys, step + 1);
     commit_copies();
     const int first_key = step * kKeyTile;

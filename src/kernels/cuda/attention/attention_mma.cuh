@@ -13,8 +13,8 @@ constexpr int kScoreParts = kKeyTile / 8;
 constexpr int kSlice = 32;   // output columns that are summed at a time
 constexpr float kLift = 10;  // probabilities are kept times 2^kLift, so that small ones stay above fp16's subnormals
 
-// Loads the bytes of a chunk of fp8 elements of a row of head_dim, with zeros beyond that. `vector` says that head_dim
-// is a multiple of the chunk and that rows begin on it.
+// Loads the bytes of a chunk of fp8 elements of a row of head_dim, with zeros beyond that. `vector`: head_dim is a
+// multiple of the chunk, and rows begin on it.
 template <class Bytes, bool vector>
 __device__ Bytes load_bytes(const F8* row, int chunk, int head_dim) {
   constexpr int kBytes = sizeof(Bytes);
@@ -26,7 +26,7 @@ __device__ Bytes load_bytes(const F8* row, int chunk, int head_dim) {
 }
 
 // Loads eight elements of a row of head_dim into shared memory, with zeros beyond head_dim and for a row that is not
-// `valid`. `vector` says that head_dim is a multiple of eight and that rows begin on 16 bytes.
+// `valid`. `vector`: head_dim is a multiple of eight, and rows begin on 16 bytes.
 template <bool vector, class T>
 __device__ void load_chunk(char* target, const T* row, int chunk, int head_dim, bool valid) {
   const int column = chunk * 8;
@@ -38,7 +38,7 @@ __device__ void load_chunk(char* target, const T* row, int chunk, int head_dim, 
   *reinterpret_cast<uint4*>(target) = bits;
 }
 
-// The same of a row of keys or values, as elements of type T.
+// The same for a row of keys or values, as elements of type T.
 template <class T, bool vector>
 __device__ void load_chunk(char* target, const CachedHead<T>& head, int64_t row, int chunk, int head_dim, bool valid) {
   load_chunk<vector>(target, head.elements + row * head.stride, chunk, head_dim, valid);
@@ -53,7 +53,7 @@ __device__ void load_chunk(char* target, const CachedHead<F8>& head, int64_t row
   *reinterpret_cast<uint4*>(target) = elements;
 }
 
-// Lane l has the rows l / 4 and l / 4 + 8 of the 16. Where `halves` is 1, only the first eight rows count.
+// Lane l has the rows l / 4 and l / 4 + 8 of the 16. If `halves` is 1, only the first eight rows count.
 template <class T, int width>  // width: head_dim rounded up to 64, 128 or 256
 struct KeyStep {
   static constexpr int kChunks = width / 8, kKeyBytes = kKeyTile * width * 2;
@@ -81,7 +81,7 @@ struct KeyStep {
     }
   }
 
-  // Sets the scores of keys behind a row's position to -infinity. `positions` are those of the lane's two rows.
+  // Sets the scores of keys after a row's position to -infinity. `positions` are those of the lane's two rows.
   static __device__ void mask(int first_key, const int (&positions)[2], float (&scores)[kScoreParts][4]) {
 #pragma unroll
     for (int j = 0; j < kScoreParts; ++j)

@@ -1,4 +1,4 @@
-// The online softmax over the query rows of a warp, and how its splits are joined. The kernels over tiles of queries
+// The online softmax over the query rows of a warp, and how its splits are merged. The kernels over tiles of queries
 // (attention_mma.cu, attention_wgmma.cu) share it, so that they give the same bits.
 #pragma once
 
@@ -8,8 +8,8 @@ namespace lfm2 {
 
 // This lane's part of 16 query rows: rows row0 and row0 + 8 of a tile, as the tensor cores leave them. A weight is
 // 2^(score - largest, scaled), times 2^kLift; the output is divided by the weights' sum at the very end. Shared memory
-// keeps the merged result of earlier splits: memory.merged_out(i) is a float of this thread's own, for each element i
-// of its output, and memory.merged_row(row) the largest score and the total of a row.
+// keeps the merged result of earlier splits: memory.merged_out(i) is this thread's float for element i of its output,
+// and memory.merged_row(row) the largest score and the total of a row.
 template <class T, int width, class Memory>
 struct Rows {
   using Step = KeyStep<T, width>;
@@ -17,7 +17,7 @@ struct Rows {
   const Memory& memory;
   RawScores rule;
   const int row0;
-  int positions[2];  // where the two rows stand in their sample
+  int positions[2];  // of the two rows in their sample
   float out[width / 8][4] = {};
   float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};  // total covers this lane's keys only
 
@@ -27,8 +27,8 @@ struct Rows {
     for (int r = 0; r < 2; ++r) positions[r] = tile.row_position(row0 + 8 * r);
   }
 
-  // Takes the scores of the next tile of keys, masked already, and turns them into weights. Before the tile's products
-  // join the output, that must be multiplied by `shrink`.
+  // Turns the scores of the next tile of keys, which are masked already, into weights. Before the tile's products are
+  // added to the output, the output must be multiplied by `shrink`.
   __device__ __forceinline__ void weigh(float (&scores)[kScoreParts][4], float (&shrink)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -54,7 +54,7 @@ struct Rows {
       }
   }
 
-  // Joins the split that begins at `first_key` to those before it. Rows before `first_key` keep what they have.
+  // Merges the split that begins at `first_key` into the earlier ones. Rows before `first_key` keep what they have.
   __device__ __forceinline__ void close_split(int first_key) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -80,7 +80,7 @@ struct Rows {
     }
   }
 
-  // Puts the merged result of all splits so far into shared memory, and begins a new split.
+  // Stores the merged result of all splits so far in shared memory, and begins a new split.
   __device__ __forceinline__ void set_aside() {
     __syncwarp();  // four lanes share a row
 #pragma unroll

@@ -1,6 +1,6 @@
-// attention, and the part of cached_attention that takes several tokens of a sequence, in true fp32: tiles of 64 query
-// rows against tiles of 64 keys with an online softmax. Each key tile's products are summed by themselves before they
-// join the output.
+// attention, and the part of cached_attention for several tokens of a sequence, in true fp32: tiles of 64 query rows
+// against tiles of 64 keys with an online softmax. Each key tile's products are summed separately before they are added
+// to the output.
 #include <cmath>
 
 #include "kernels/cuda/attention/attention_tile.cuh"
@@ -19,14 +19,14 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* 
 
 // - operands: args.qkv [tokens, (heads + 2 kv_heads) head_dim]; without pages keys and values are those of qkv, with
 //   pages pages.keys and .values [pages, page_size, kv_heads, head_dim] of type E; out [tokens, heads head_dim]; all
-//   fp32, but for E, which may be F8.
+//   fp32, except E, which may be F8.
 // - block: (x, y): the tiles of queries that start in a window of `tile_positions` tokens, counted from the end, and
 //   key-value head y (for_each_query_tile); the rows of a tile are all query heads of that head at consecutive
 //   positions.
-// - thread: four rows of the tile, which 16 threads share; of each tile of keys four keys, then width / 16 columns
-//   of the output.
-// - alignment: `vector`: head_dim in fours, qkv, keys and values on 16 bytes; otherwise any. width: head_dim rounded
-//   up to 64, 128 or 256.
+// - thread: four rows of the tile, which 16 threads share; of each tile of keys four keys, then width / 16 columns of
+//   the output.
+// - alignment: `vector`: head_dim in fours, qkv, keys and values on 16 bytes; otherwise any. width: head_dim rounded up
+//   to 64, 128 or 256.
 template <class E, int width, bool paged>
 __global__ void __launch_bounds__(kThreads, width == 64 ? 2 : 1)
     attention_simt_kernel(AttentionArgs args, int tile_positions, bool vector) {
@@ -40,13 +40,13 @@ struct Layout {
   static constexpr int kStride = width + 4;  // rows start 4 banks apart
   static constexpr int kQueries = 0, kKeys = kRows * kStride, kKeysEnd = kKeys + kKeyTile * kStride;
   static constexpr int kScoreFloats = kRows * kScoreStride, kBoth = kKeysEnd + kKeyTile * width + kScoreFloats;
-  // Where there is no room for both, values take the place of keys.
+  // If there is no room for both, values replace keys.
   static constexpr bool kInTurn = kBoth * static_cast<int>(sizeof(float)) > kMaxSharedBytes - kStaticBytes;
   static constexpr int kValues = kInTurn ? kKeys : kKeysEnd, kScores = kInTurn ? kKeysEnd : kBoth - kScoreFloats;
   static constexpr int kFloats = kScores + kScoreFloats;
 };
 
-// Loads `rows` rows of head_dim into shared memory, with zeros beyond head_dim and where row_at gives none.
+// Loads `rows` rows of head_dim into shared memory, with zeros beyond head_dim and where row_at returns none.
 template <int width, class RowAt>
 __device__ void load_rows(float* target, int stride, int rows, int head_dim, bool vector, RowAt&& row_at) {
   for (int item = threadIdx.x; item < rows * (width / 4); item += kThreads) {
@@ -58,9 +58,9 @@ __device__ void load_rows(float* target, int stride, int rows, int head_dim, boo
   }
 }
 
-// The online softmax of four query rows, row0 and those behind it, which 16 threads share. A thread takes every 16th
-// key of a tile, and runs of four of the output's columns, 64 apart. A weight is e^(score - largest); the output is
-// divided by the weights' sum at the very end.
+// The online softmax of four query rows, from row0 on, which 16 threads share. A thread has every 16th key of a tile,
+// and runs of four of the output's columns, 64 apart. A weight is e^(score - largest); the output is divided by the
+// weights' sum at the very end.
 template <int width>
 struct Rows {
   using L = Layout<width>;
@@ -74,7 +74,7 @@ struct Rows {
   ScaledScores rule{};
   // The split so far. `total` covers this thread's keys only, until the split is closed.
   float out[kEach][kColumns] = {}, largest[kEach], total[kEach] = {};
-  // The merged result of all splits before it.
+  // The merged result of all earlier splits.
   float earlier_out[kEach][kColumns] = {}, earlier_largest[kEach] = {}, earlier_total[kEach] = {};
 
   __device__ __forceinline__ Rows(const AttentionArgs& arguments, const QueryTile& query_tile, float* shared_floats)
@@ -83,7 +83,7 @@ struct Rows {
     for (int r = 0; r < kEach; ++r) largest[r] = -INFINITY;
   }
 
-  // Joins the split that begins at `first_key` to those before it. Rows before `first_key` keep what they have.
+  // Merges the split that begins at `first_key` into the earlier ones. Rows before `first_key` keep what they have.
   __device__ __forceinline__ void close_split(int first_key) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -101,7 +101,7 @@ struct Rows {
     }
   }
 
-  // Puts the merged result of all splits so far aside, and begins a new split.
+  // Keeps the merged result of all splits so far, and begins a new split.
   __device__ __forceinline__ void set_aside() {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -134,8 +134,8 @@ struct Rows {
     }
   }
 
-  // Turns products into scores, and those into weights for all 16 threads of these rows. `shrink` is the factor by
-  // which the new largest score reduces the results before.
+  // Turns products into scores, and scores into weights for all 16 threads of these rows. `shrink` is the factor by
+  // which the new largest score reduces the earlier results.
   __device__ __forceinline__ void weigh(int first_key, float (&p)[kEach][kEach], float (&shrink)[kEach]) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -161,7 +161,7 @@ struct Rows {
     }
   }
 
-  // out = out shrink + weights times values; the tile's products are summed by themselves first.
+  // out = out shrink + weights times values; the tile's products are summed separately first.
   __device__ __forceinline__ void multiply_values(const float (&shrink)[kEach]) {
     float part[kEach][kColumns] = {};
 #pragma unroll 2
@@ -206,7 +206,7 @@ struct Rows {
   }
 };
 
-// Computes the output of one tile of queries, one tile of keys after the other.
+// Computes the output of one tile of queries, one tile of keys after another.
 template <class E, int width, bool paged>
 __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* shared, bool vector) {
   using L = Layout<width>;
@@ -238,7 +238,7 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* 
     float p[kEach][kEach] = {}, shrink[kEach];  // p [rows, keys]
     rows.multiply_keys(p);
     if constexpr (L::kInTurn) {
-      __syncthreads();  // the keys are done with
+      __syncthreads();  // the keys are no longer needed
       load_values();
       __syncthreads();
     }

@@ -1,6 +1,8 @@
 // How the attention kernels cut a batch into tiles of queries, without asking the host: a block looks at a window of
-// tokens and takes the tiles that start in it. Also how they cut a row's keys: the bits of a row follow from its keys
-// alone, whichever kernel computes it and in whichever tile.
+// tokens and processes the tiles that start in it. Also how they cut a row's keys: the bits of a row follow from its
+// keys alone, whichever kernel and tile computes it.
+//   keys of a row:  | tile 0 | tile 1 | ... | tile 15 | tile 16 | ...
+//                   |------------- split 0 -----------|---- split 1 ...
 #pragma once
 
 #include <type_traits>
@@ -13,21 +15,21 @@ namespace lfm2 {
 
 constexpr int kStaticBytes = 128;  // static shared memory of an attention kernel, at most
 constexpr int kKeyTile = 64;       // keys of one step of the online softmax, counted from the start of the sample
-// A split has this many keys. Each split is an online softmax of its own, and a row's splits are merged in order
-// afterwards, so that different blocks can compute the splits of a long row.
+// The keys of a split. Each split is a separate online softmax, and a row's splits are merged in order afterwards, so
+// that different blocks can compute the splits of a long row.
 constexpr int kSplitKeys = 1024, kSplitTiles = kSplitKeys / kKeyTile;
 
 __host__ __device__ inline int splits_of(int keys) { return (keys + kSplitKeys - 1) / kSplitKeys; }
 
-// Merges a value x of the earlier split with the value y of the later one. The weights relate both to the larger one of
+// Merges a value x of the earlier split with the value y of the later one. The weights relate both to the larger of
 // their largest scores.
 __device__ inline float merged(float x, float x_weight, float y, float y_weight) {
   return fmaf(x, x_weight, __fmul_rn(y, y_weight));
 }
 
-// Two rules for the weight of a score relative to the largest one. RawScores takes products of queries and keys and
-// computes 2^(x log2_scale), with log2_scale = log2(e) / sqrt(head_dim). ScaledScores takes scores that are scaled
-// already and computes e^x.
+// Two rules for the weight of a score relative to the largest score. RawScores: x is a product of query and key, and
+// the weight is 2^(x log2_scale), with log2_scale = log2(e) / sqrt(head_dim). ScaledScores: x is scaled already, and
+// the weight is e^x.
 struct RawScores {
   float log2_scale;
   __device__ explicit RawScores(float scale) : log2_scale(scale * 1.4426950408889634f) {}
@@ -58,8 +60,8 @@ struct QueryTile {
   __device__ int row_position(int row) const { return first_position + row / group; }
 };
 
-// Whether all of the tile's positions come before the last ones of their sequence whose results are needed
-// (Batch::output_tokens).
+// Whether no result of the tile is needed, because all of its positions precede the last `output_tokens` ones of their
+// sequence (Batch::output_tokens).
 template <bool paged>
 __device__ bool is_not_output(const AttentionArgs& args, const QueryTile& tile) {
   const int ahead = tile.positions - 1 + args.output_tokens;
@@ -68,7 +70,7 @@ __device__ bool is_not_output(const AttentionArgs& args, const QueryTile& tile) 
   return args.positions[tile.first_token + ahead] == tile.first_position + ahead;
 }
 
-// Where a row of qkv has its parts, in elements.
+// The places of the parts in a row of qkv, in elements.
 struct QkvColumns {
   int64_t stride, key, value;  // from a token to the next; where key heads and value heads begin
   __device__ explicit QkvColumns(const AttentionArgs& args)
@@ -94,7 +96,7 @@ struct HeadRow {
 template <class E>
 struct CachedHead {
   const E* elements;
-  const uint8_t* scales;  // of fp8, those of all key-value heads
+  const uint8_t* scales;  // for fp8, those of all key-value heads
   int64_t stride;         // elements from a row to the next
   int kv_heads, kv_head;
 
@@ -113,7 +115,7 @@ struct CachedHead {
   }
 };
 
-// Where the keys and values of a tile's sample lie: in qkv, or, with pages, in the cache, of elements of type E.
+// The keys and values of a tile's sample: in qkv, or, with pages, in the cache, of elements of type E.
 template <class E, bool paged>
 struct KeyRows {
   const QueryTile& tile;
@@ -141,8 +143,8 @@ struct KeyRows {
   }
 };
 
-// Four elements of a row of head_dim, with zeros beyond its end. `vector`: head_dim in fours, rows on 16 bytes, or, of
-// fp8, on four.
+// Four elements of a row of head_dim, with zeros beyond its end. `vector`: head_dim in fours, rows on 16 bytes (fp8: on
+// four).
 __device__ inline float4 load_four(const HeadRow<float>& row, int column, int head_dim, bool vector) {
   if (vector) return column < head_dim ? *reinterpret_cast<const float4*>(row.elements + column) : float4{0, 0, 0, 0};
   float four[4];
@@ -164,8 +166,8 @@ __device__ inline float4 load_four(const HeadRow<F8>& row, int column, int head_
 
 // Calls work(tile) for every tile with output tokens that starts in this block's window of `tile_positions` (at most
 // 128) tokens. In whole samples, tiles start at fixed positions; with pages, at fixed distances from the sequence's
-// first token in the batch. The first blocks take the last windows, because in a long sample those have the most keys.
-// All threads of the block call this.
+// first token in the batch. The first blocks process the last windows, which in a long sample have the most keys. All
+// threads of the block call this.
 template <bool paged, class Work>
 __device__ void for_each_query_tile(const AttentionArgs& args, int tile_positions, Work&& work) {
   __shared__ uint32_t starts[4];
@@ -191,7 +193,7 @@ __device__ void for_each_query_tile(const AttentionArgs& args, int tile_position
         if constexpr (paged) return args.pages.sequence_of[token] == tile.sequence;
         return args.positions[token] == tile.first_position + t;
       };
-      // Behind this count, which is a barrier, the last tile's shared memory is free.
+      // After this count, which is a barrier, the last tile's shared memory is free.
       tile.positions = __syncthreads_count(t < tile_positions && token < args.tokens && same_sample());
       tile.group = args.heads / args.kv_heads;
       tile.kv_head = blockIdx.y;

@@ -1,11 +1,11 @@
-// attention, and the part of cached_attention that takes several tokens of a sequence, for bf16 and fp16 on Hopper's
-// tensor cores. It gives the bits of attention_mma.cu: wgmma adds up 16 of k at a time as mma.sync does, and everything
-// else (the key tiles, their order, the softmax of a tile, the two terms of a probability, the splits) is the same.
+// attention, and the part of cached_attention for several tokens of a sequence, for bf16 and fp16 on Hopper's tensor
+// cores. It gives the bits of attention_mma.cu: wgmma adds 16 of k at a time as mma.sync does. Everything else is the
+// same: the key tiles, their order, the softmax of a tile, the two terms of a probability, the splits.
 //
-// One thread block stays on each multiprocessor. One warp finds tiles of queries and loads their keys and values ahead
-// with the copy engine; three warpgroups take 16 positions of all query heads of a key-value head each. A warpgroup
-// multiplies with the next tile's keys and with the last tile's values at a time, and computes the next weights
-// meanwhile; what it leaves idle of the tensor cores the others use.
+// The kernel is persistent: one thread block stays on each SM. One warp finds tiles of queries and loads their keys and
+// values ahead with the copy engine. Three warpgroups have 16 positions each, with all query heads of a key-value head.
+// At a time a warpgroup multiplies with the next tile's keys and with the last tile's values, and computes the next
+// weights meanwhile; the other warpgroups use the tensor cores while it leaves them idle.
 #include <algorithm>
 
 #include "kernels/cuda/attention/attention_rows.cuh"
@@ -26,10 +26,10 @@ __device__ __forceinline__ void attend_tiles(const AttentionArgs& args, Block bl
 //   pages.keys and .values [pages, page_size, kv_heads, 64]; out [tokens, heads 64]; all of type T, bf16 or fp16. The
 //   maps describe the queries (boxes of kPositions tokens), the keys and the values (boxes of box_rows rows) to the
 //   copy engine. next_unit is 0 between launches.
-// - block: stays on its multiprocessor and takes units, each a window of kPositions tokens and a key-value head, from
-//   a counter; the rows of a tile are the query heads of that head at consecutive positions.
+// - block: stays on its SM and takes units, each a window of kPositions tokens and a key-value head, from a counter;
+//   the rows of a tile are the query heads of that head at consecutive positions.
 // - thread: three warpgroups attend, 64 rows each (attend_tiles); the next warp loads (load_tiles); the others of its
-//   warpgroup do nothing, as registers go by warpgroups.
+//   warpgroup do nothing, as registers are assigned by warpgroup.
 // - alignment: everything on 16 bytes; heads / kv_heads is kGroup; pages in multiples of 8 positions, box_rows a
 //   divisor of the page and of kKeyTile.
 template <class T, bool paged>
@@ -63,7 +63,7 @@ __device__ __forceinline__ float (&flat(Sums& sums))[kScoreParts * 4] {
   return reinterpret_cast<float(&)[kScoreParts * 4]>(sums);
 }
 
-// scores = queries times the tile's keys, begun in the background.
+// scores = queries times the tile's keys, started in the background.
 template <class T>
 __device__ __forceinline__ void multiply_keys(uint32_t queries, uint32_t keys, Sums& scores) {
   const WgmmaOperand a(queries), w(keys);
@@ -73,7 +73,7 @@ __device__ __forceinline__ void multiply_keys(uint32_t queries, uint32_t keys, S
   wgmma_commit();
 }
 
-// part = weights (high + low) times the tile's values, begun in the background.
+// part = weights (high + low) times the tile's values, started in the background.
 template <class T>
 __device__ __forceinline__ void multiply_values(uint32_t values, const uint32_t (&high)[kKeyTile / 16][4],
                                                 const uint32_t (&low)[kKeyTile / 16][4], Sums& part) {
@@ -86,8 +86,8 @@ __device__ __forceinline__ void multiply_values(uint32_t values, const uint32_t 
   wgmma_commit();
 }
 
-// Sets the rows from `first` on of a tile of values to zero. They are no values of the sample, and their weights of
-// zero would not make anything of infinities and NaNs. Each warpgroup does this for itself; all write the same.
+// Sets the rows from `first` on of a tile of values to zero. They are not values of the sample, and a weight of zero
+// does not remove infinities and NaNs. Each warpgroup does this itself; all write the same.
 __device__ __forceinline__ void clear_values(uint32_t values, int first) {
   for (int at = first * kRowBytes + static_cast<int>(threadIdx.x) % kWarpgroup * 16; at < kTileBytes;
        at += kWarpgroup * 16)
@@ -96,7 +96,7 @@ __device__ __forceinline__ void clear_values(uint32_t values, int first) {
   asm volatile("bar.sync %0, 128;\n" ::"r"(1 + static_cast<int>(threadIdx.x) / kWarpgroup) : "memory");
 }
 
-// One warpgroup's work on one tile of queries, of which it has the rows from first_row on.
+// One warpgroup's work on its rows of one tile of queries.
 template <class T>
 struct GroupWork {
   using State = Rows<T, kHeadDim, Block>;
@@ -114,7 +114,7 @@ struct GroupWork {
     if (step * kKeyTile + kKeyTile - 1 > first_position) Step::mask(step * kKeyTile, rows.positions, scores);
   }
 
-  // Adds the tiles of keys [first, end), which are in one split.
+  // Adds the tiles of keys [first, end), which belong to one split.
   __device__ __forceinline__ void add_tiles(State& rows, int first, int end) const {
     Sums scores, part;
     uint32_t high[kKeyTile / 16][4], low[kKeyTile / 16][4];

@@ -1,4 +1,4 @@
-// What a thread block of attention_wgmma.cu has: its warps' roles, and the rings of tile buffers in its shared memory.
+// The thread block of attention_wgmma.cu: its warps' roles, and the rings of tile buffers in its shared memory.
 #pragma once
 
 #include "kernels/cuda/attention/attention_tile.cuh"
@@ -10,15 +10,15 @@ constexpr int kHeadDim = 64, kGroup = 4;  // query heads of one key-value head
 constexpr int kWarpgroup = 128;           // threads
 constexpr int kMultipliers = 3;           // warpgroups
 constexpr int kThreads = (kMultipliers + 1) * kWarpgroup, kLoader = kMultipliers * 4;  // a warp
-// All of a multiprocessor's. The few values that do not fit are spilled and read outside of the loop over key tiles.
+// All registers of an SM. The few values that do not fit are spilled and read outside of the loop over key tiles.
 constexpr int kLoaderRegisters = 32, kMultiplierRegisters = 160;
 constexpr int kGroupRows = 64, kRows = kMultipliers * kGroupRows, kPositions = kRows / kGroup;
 
 constexpr int kRowBytes = kHeadDim * 2, kQueryBytes = kRows * kRowBytes, kTileBytes = kKeyTile * kRowBytes;
 constexpr int kBufferBytes = 2 * kTileBytes;  // a tile of keys, then its values
 constexpr int kQueryBuffers = 2;
-// Behind the tile buffers: the merged output of earlier splits, fp32, and of each row the largest score and the total
-// of those splits; the tiles' places; barriers.
+// After the tile buffers: the merged output of earlier splits, fp32, and for each row the largest score and the total
+// of those splits; the tiles' coordinates; barriers.
 constexpr int kMergedBytes = kRows * kHeadDim * 4, kMergedRowBytes = kRows * 8;
 constexpr int kFixedBytes = kQueryBuffers * (kQueryBytes + 32) + kMergedBytes + kMergedRowBytes;
 constexpr int kBuffers = (227 * 1024 - 1024 - kFixedBytes) / (kBufferBytes + 16);
@@ -41,7 +41,7 @@ struct TileCoord {
   }
 };
 
-// The block's shared memory, and a warp's place in its rings.
+// The block's shared memory, and a warp's position in its rings.
 struct Block {
   char* shared;  // on 1024 bytes
   Ring<kQueryBuffers, kQueryBytes> queries;

@@ -1,11 +1,11 @@
-// The loading warp of attention_wgmma.cu: it finds the tiles of queries, and brings those and their keys and values.
+// The loading warp of attention_wgmma.cu: it finds the tiles of queries, and loads them, their keys and their values.
 #pragma once
 
 #include "kernels/cuda/attention/attention_wgmma_block.cuh"
 
 namespace lfm2::wgmma_attention {
 
-// How far a token stands behind the first one of its sample, or with pages of its sequence's part of the batch.
+// A token's distance from the first token of its sample, or, with pages, of its sequence's part of the batch.
 template <bool paged>
 __device__ int place_of(const AttentionArgs& args, int64_t token) {
   if constexpr (paged) return static_cast<int>(token) - args.pages.offsets[args.pages.sequence_of[token]];
@@ -42,13 +42,14 @@ __device__ void for_each_tile(const AttentionArgs& args, int64_t window, int kv_
   }
 }
 
-// Loads the tiles of keys and values of a tile of queries. Behind the last key, tile buffers may keep what they had.
+// Loads the tiles of keys and values of a tile of queries. Beyond the last key, tile buffers may keep their old
+// contents.
 template <bool paged>
 __device__ void load_keys(const AttentionArgs& args, const CUtensorMap* key_map, const CUtensorMap* value_map,
                           int box_rows, const QueryTile& tile, bool elected, Block& block) {
   const int boxes = paged ? kKeyTile / box_rows : 1, box_bytes = box_rows * kRowBytes, keys = tile.keys();
   const int lane = threadIdx.x % 32;
-  int rows = 0;  // with pages: where the lane's box of the next 32 lies
+  int rows = 0;  // with pages: the row of the lane's box of the next 32
   for (int first_key = 0; first_key < keys; first_key += kKeyTile, block.keys.next()) {
     const int first_box = first_key / kKeyTile * boxes % 32;
     if (paged && first_box == 0) {
@@ -72,7 +73,7 @@ __device__ void load_keys(const AttentionArgs& args, const CUtensorMap* key_map,
 }
 
 // The warp that loads. A unit is a window of tokens and a key-value head; the last windows come first, because in a
-// long sample those have the most keys. A block takes the next unit once it has loaded one.
+// long sample they have the most keys. A block takes the next unit from the counter once it has loaded one.
 template <bool paged>
 __device__ void load_tiles(const AttentionArgs& args, const CUtensorMap* query_map, const CUtensorMap* key_map,
                            const CUtensorMap* value_map, int box_rows, int32_t* next_unit, Block block) {
@@ -99,7 +100,7 @@ __device__ void load_tiles(const AttentionArgs& args, const CUtensorMap* query_m
     int taken = 0;
     if (threadIdx.x % 32 == 0) {
       taken = atomicAdd(next_unit, 1);
-      if (taken == units - 1) *next_unit = 0;  // nobody takes another one: for the next launch
+      if (taken == units - 1) *next_unit = 0;  // this was the last unit: ready for the next launch
     }
     unit = static_cast<int>(gridDim.x) + __shfl_sync(0xffffffffu, taken, 0);
   }

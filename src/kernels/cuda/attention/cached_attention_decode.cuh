@@ -1,11 +1,11 @@
-// What the two kernels for sequences of one new token share (cached_attention_decode_mma.cu,
+// What the two kernels for sequences with one new token share (cached_attention_decode_mma.cu,
 // cached_attention_decode_simt.cu): the state of a block, how results of tiles and of splits are joined, and how a
 // launch cuts its rows.
 //
-// A block takes some query heads of one key-value head (its rows), and every gridDim.y-th split of that head's keys, or
-// all of them (DecodeRows::alone). Within a split, each of the block's workers (a warp, or 16 threads) takes a tile of
-// keys at a time, and their results join in the order of the tiles. So the bits are those of the kernels over tiles of
-// queries, where one warp takes all tiles of keys by itself.
+// A block has some query heads of one key-value head (its rows), and every gridDim.y-th split of that head's keys, or
+// all splits (DecodeRows::alone). Within a split, each of the block's workers (a warp, or 16 threads) processes one
+// tile of keys at a time, and their results are joined in the order of the tiles. So the bits are those of the kernels
+// over tiles of queries, where one warp processes all tiles of keys.
 #pragma once
 
 #include <algorithm>
@@ -15,25 +15,25 @@
 
 namespace lfm2 {
 
-// Blocks hand the result of a row's split to one another through args.partials: `width` floats of output, then the
-// largest score, the sum of the weights and two floats that keep the next one on 16 bytes. Only sequences of several
-// splits have a place there, [heads, splits] each, one sequence behind the other.
+// Blocks pass the result of a row's split to each other through args.partials: `width` floats of output, then the
+// largest score, the sum of the weights and two floats that align the next result to 16 bytes. Only sequences of
+// several splits have results there, [heads, splits] each, in the order of the sequences.
 constexpr int kPartialTail = 4;
 
 // What a block keeps in shared memory for its `rows` query rows. A weight is e^(score - a largest score). The output is
 // the weighted sum of the values, and is divided by the sum of the weights at the very end. Each of `lanes` threads has
 // a part of a row's sum of weights.
 struct DecodeState {
-  // The tiles of this split that have joined.
+  // The tiles of this split that have been joined.
   float* out;      // [rows, width]
   float* totals;   // [rows, lanes]: sums of weights
   float* largest;  // [rows]: largest scores
-  // The tile that each worker has just done.
+  // The tile that each worker has just finished.
   float* parts;         // [workers, rows, width]: weighted sums of its values
   float* sums;          // [workers, rows, lanes]: sums of its weights
   float* tile_largest;  // [workers, rows]: largest scores
-  float* shrinks;       // [workers, rows]: factors for all tiles before it, whose largest score was lower
-  // The earlier splits, already merged; only where a block may have to take several splits alone (DecodeGrid).
+  float* shrinks;       // [workers, rows]: factors for all earlier tiles, whose largest score was lower
+  // The earlier splits, already merged; only if a block may have to process several splits alone (DecodeGrid).
   float* earlier;       // [rows, width]: output
   float* earlier_rows;  // [rows, 2]: largest score and sum of weights
 };
@@ -57,7 +57,7 @@ __device__ inline DecodeState decode_state(float* memory, int rows, int width, i
   s.largest = allocate((rows + 3) / 4 * 4);
   s.shrinks = allocate((workers * rows + 3) / 4 * 4);
   s.tile_largest = allocate((workers * rows + 3) / 4 * 4);
-  s.earlier = allocate(rows * width);  // this and the next one need not exist
+  s.earlier = allocate(rows * width);  // this array and the next need not exist
   s.earlier_rows = allocate(2 * rows);
   return s;
 }
@@ -69,7 +69,7 @@ struct DecodeRows {
   int keys;
   int splits_before;  // splits in args.partials before those of this sequence; negative: it has none there
 
-  // Whether one block, that with blockIdx.y 0, takes all splits of the rows.
+  // Whether one block, that with blockIdx.y 0, processes all splits of the rows.
   __device__ bool alone() const { return splits_before < 0; }
   // The block's splits are every step-th from blockIdx.y on; an idle block has none.
   __device__ int step() const { return alone() ? 1 : static_cast<int>(gridDim.y); }
@@ -127,8 +127,8 @@ __device__ inline float4 merged(float4 x, float x_weight, float4 y, float y_weig
           merged(x.z, x_weight, y.z, y_weight), merged(x.w, x_weight, y.w, y_weight)};
 }
 
-// For a block that takes all splits of its rows alone: merges a finished split into the earlier ones, which it keeps in
-// shared memory, and writes the output behind the last split. Ends with a barrier unless that was the last.
+// For a block that processes all splits of its rows alone: merges a finished split into the earlier ones, which it
+// keeps in shared memory, and writes the output after the last split. Ends with a barrier except after the last split.
 template <class T, int width, int lanes, class Rule>
 __device__ __forceinline__ void merge_in_block(const CachedAttentionDecodeArgs& args, const DecodeRows& rows,
                                                const DecodeState& s, const Rule& rule, int split, int splits) {
@@ -164,7 +164,7 @@ __device__ __forceinline__ void merge_in_block(const CachedAttentionDecodeArgs& 
   __syncthreads();
 }
 
-// Where the result of a row's split lies in args.partials.
+// The place of the result of a row's split in args.partials.
 template <int width>
 __device__ __forceinline__ float* partial_of(const CachedAttentionDecodeArgs& args, const DecodeRows& rows, int row,
                                              int split) {
@@ -173,7 +173,7 @@ __device__ __forceinline__ float* partial_of(const CachedAttentionDecodeArgs& ar
              (width + kPartialTail);
 }
 
-// Writes the results of a split to args.partials, where the block that ends last finds them.
+// Writes the results of a split to args.partials, where the block that ends last reads them.
 template <int width, int lanes>
 __device__ __forceinline__ void publish_split(const CachedAttentionDecodeArgs& args, const DecodeRows& rows,
                                               const DecodeState& s, int split) {
@@ -190,7 +190,7 @@ __device__ __forceinline__ void publish_split(const CachedAttentionDecodeArgs& a
 }
 
 // Counts the published splits of the block's rows. Returns true, to every thread, in the block that published the last
-// one; that block then sees what all of them have written.
+// one; that block then sees what all blocks have written.
 __device__ __forceinline__ bool published_last(const CachedAttentionDecodeArgs& args, int splits) {
   __shared__ bool last;
   __threadfence();
@@ -230,8 +230,8 @@ __device__ __forceinline__ void merge_published(const CachedAttentionDecodeArgs&
   }
 }
 
-// Merges or publishes a split all of whose tiles have joined. To be called behind a barrier. Ends with a barrier unless
-// the block is done with its rows or has other blocks beside it.
+// Merges or publishes a split all of whose tiles have been joined. Call this after a barrier. Ends with a barrier
+// unless the block is done with its rows or shares them with other blocks.
 template <class T, int width, int lanes, class Rule>
 __device__ void finish_split(const CachedAttentionDecodeArgs& args, const DecodeRows& rows, const DecodeState& s,
                              const Rule& rule, int split) {
@@ -241,8 +241,8 @@ __device__ void finish_split(const CachedAttentionDecodeArgs& args, const Decode
   if (published_last(args, splits)) merge_published<T, width>(args, rows, rule, splits);
 }
 
-// The largest score of a row before the worker's tile, and with that tile. The workers' largest scores must be in
-// s.tile_largest, behind a barrier.
+// The largest score of a row before the worker's tile, and with that tile. The workers' largest scores must have been
+// stored in s.tile_largest before a barrier.
 struct Running {
   float before, with;
 };
@@ -257,12 +257,12 @@ __device__ inline Running running_largest(const DecodeState& s, int rows, int ro
 }
 
 // How a launch cuts its rows. Grid x counts the sequences, in each its key-value heads, and in each of those the groups
-// of its query heads; grid y counts the blocks that share the splits of a row. Blocks without keys come last, as do the
+// of its query heads. Grid y counts the blocks that share the splits of a row. Blocks without keys come last, as do the
 // later splits of long sequences.
 struct DecodeGrid {
   int groups;   // number of groups into which the query heads of a key-value head are cut
-  int workers;  // blocks that share the splits of a row, unless one takes them alone
-  bool alone;   // whether a block may have to take several splits alone
+  int workers;  // blocks that share the splits of a row, unless one processes them alone
+  bool alone;   // whether a block may have to process several splits alone
   dim3 blocks(const AttentionArgs& a) const {
     return dim3(static_cast<unsigned>(a.pages.singles * a.kv_heads * groups), static_cast<unsigned>(workers));
   }
@@ -282,10 +282,10 @@ inline DecodeGrid decode_grid(const CachedAttentionDecodeArgs& args, int max_row
   return {static_cast<int>(groups), static_cast<int>(workers), splits > 1 && (workers == 1 || !all_fit)};
 }
 
-// DecodeRows::splits_before of a sequence with this many splits: the number of those of all sequences before it that
-// have several. Negative where one block takes the rows alone: where there is only one block or one split, or where
-// args.partials has no room for the sequence's results (for those behind it there is none either, however short they
-// are), so that all blocks of a row know it by themselves. All lanes of a warp call this.
+// DecodeRows::splits_before of a sequence with this many splits: the number of splits of all earlier sequences that
+// have several. Negative if one block processes the rows alone: if there is only one block or one split, or if
+// args.partials has no room for the sequence's results. Then it has no room for later sequences either, however short
+// they are. So all blocks of a row come to the same result without asking each other. All lanes of a warp call this.
 template <int width>
 __device__ __forceinline__ int splits_before(const CachedAttentionDecodeArgs& args, int64_t sequence, int splits) {
   if (gridDim.y == 1 || splits == 1 || static_cast<int>(blockIdx.y) >= splits) return -1;
@@ -300,7 +300,7 @@ __device__ __forceinline__ int splits_before(const CachedAttentionDecodeArgs& ar
   return end <= args.partial_floats ? before : -1;
 }
 
-// What a block is to do: the sequence, its key-value head, and which of that head's query heads is the first.
+// The work of a block: the sequence, its key-value head, and the first of that head's query heads.
 struct DecodeBlock {
   int64_t sequence;
   int kv_head, first_row;

@@ -1,7 +1,7 @@
 // cached_attention of sequences with one new token, for bf16 and fp16: the query heads of one key-value head are rows
-// of a 16-row tile of tensor cores. Each warp streams tiles of keys and of values through shared memory of its own: the
-// next keys come while it weighs the last ones, the next values while it multiplies keys. Tiles of fp8 come as they are
-// and are converted in shared memory, so that memory gives up half the bytes.
+// of a 16-row tile of tensor cores. Each warp streams tiles of keys and of values through its own shared memory: it
+// loads the next keys while it weighs the last ones, and the next values while it multiplies keys. Tiles of fp8 are
+// loaded as they are and converted in shared memory, so that only half the bytes are read from memory.
 #include <algorithm>
 
 #include "kernels/cuda/attention/cached_attention_decode.cuh"
@@ -16,7 +16,7 @@ constexpr int kRows = 16;  // query rows in a tile
 constexpr int kLanes = 4;  // lanes that share a row of scores
 template <int width>
 constexpr int kMaxWarps = 512 / width;
-constexpr int kSharedPerProcessor = 220 << 10;  // that of sm_90; on other GPUs the number of warps fits less well
+constexpr int kSharedPerProcessor = 220 << 10;  // of an SM of sm_90; on other GPUs the number of warps fits less well
 
 template <class T, int width, bool vector>
 __device__ __forceinline__ void load_queries(const AttentionArgs& a, const DecodeRows& block, char* queries);
@@ -31,16 +31,16 @@ __device__ __forceinline__ void multiply_tile(uint32_t values, int rows, const u
                                               const uint32_t (&low)[kKeyTile / 16][4], const DecodeState& s);
 
 // - operands: args.attention.qkv [tokens, (heads + 2 kv_heads) head_dim], whose first pages.singles tokens are a
-//   sequence each; pages.keys and .values [pages, page_size, kv_heads, head_dim] of type E, T or F8;
-//   out [tokens, heads head_dim]; all else of type T.
+//   sequence each; pages.keys and .values [pages, page_size, kv_heads, head_dim] of type E, T or F8; out [tokens, heads
+//   head_dim]; all else of type T.
 // - block: (x, y): up to 16 query heads of one key-value head of one sequence, as the rows of one tile, and of the
 //   splits of its keys every gridDim.y-th from y on (DecodeBlock); blockDim.x / 32 warps, a power of two up to
-//   kMaxWarps, take a tile of 64 keys each, a round at a time.
+//   kMaxWarps, process a tile of 64 keys each, a round at a time.
 // - thread: lane l of a warp has scores and output of rows l / 4 and l / 4 + 8, as mma.sync leaves them; `halves` 1:
-//   no row beyond the eighth is used, and what belongs to those is left out.
-// - alignment: `vector`: rows of a head, qkv, keys and values on 16 bytes; otherwise any. width: head_dim rounded up
-//   to 64, 128 or 256.
-// - registers: not held down (the 1 below), because shared memory leaves no room for more blocks on a multiprocessor.
+//   rows beyond the eighth are not used, and their work is left out.
+// - alignment: `vector`: rows of a head, qkv, keys and values on 16 bytes; otherwise any. width: head_dim rounded up to
+//   64, 128 or 256.
+// - registers: not limited (the 1 below), because shared memory leaves no room for more blocks on an SM.
 template <class T, class E, int width, int halves, bool vector>
 __global__ void __launch_bounds__(kMaxWarps<width> * 32, 1)
     cached_attention_decode_mma_kernel(CachedAttentionDecodeArgs args) {
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32, 1)
   commit_copies();
   const int row0 = lane / 4;
   const uint32_t query_base = shared_address(queries);
-  const int query_row = min(lane & 15, rows - 1);  // rows behind the last are copies of it that are not used
+  const int query_row = min(lane & 15, rows - 1);  // rows after the last are unused copies of it
 
   for (int split = first_split; split < splits; split += block.step()) {
     const int split_end = min(end_tile, (split + 1) * kSplitTiles);
@@ -79,9 +79,9 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32, 1)
       const bool mine = warp < tiles;
       const int next = mine ? stream.tile_after(tile) : tile;
       if (mine && next < end_tile) stream.find_rows(next, ready);
-      wait_copies<1>();  // until the keys have come
+      wait_copies<1>();  // until the keys have arrived
       if (round == first_split * kSplitTiles)
-        __syncthreads();  // so that every thread's part of the queries has come, too
+        __syncthreads();  // so that every thread's part of the queries has arrived, too
       else
         __syncwarp();
       float scores[kScoreParts][4];
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32, 1)
       if (mine) {
         uint32_t high[kKeyTile / 16][4], low[kKeyTile / 16][4];
         weigh_tile<Step, halves>(rule, rows, largest, scores, high, low, s);
-        wait_copies<1>();  // until the values have come
+        wait_copies<1>();  // until the values have arrived
         __syncwarp();
         multiply_tile<Step, width, halves>(stream.values_to_multiply(), rows, high, low, s);
         __syncwarp();
@@ -200,7 +200,7 @@ template <class T, class E, int width, int halves, bool vector>
 void launch_kernel(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   const AttentionArgs& a = args.attention;
   const int rows = std::min(kRows, a.heads / a.kv_heads);
-  // A block gets as many warps as fill the GPU, but not more than a split has tiles.
+  // Doubles the warps of a block until they fill the GPU, but not beyond the tiles of a split.
   const int resident = args.multiprocessors * (kSharedPerProcessor / shared_bytes<width>(rows, 1, true));
   const DecodeGrid grid = decode_grid(args, kRows, width);
   const int64_t units = a.pages.singles * a.kv_heads * grid.groups * grid.workers;

@@ -1,5 +1,5 @@
-// cached_attention of sequences with one new token, in true fp32: 16 threads take a tile of keys and four query heads
-// of its key-value head, and a block takes all tiles of a split at once.
+// cached_attention of sequences with one new token, in true fp32: 16 threads process a tile of keys with four query
+// heads of its key-value head, and a block processes all tiles of a split at once.
 #include "kernels/cuda/attention/cached_attention_decode.cuh"
 #include "kernels/cuda/common/shared_memory.cuh"
 
@@ -26,15 +26,15 @@ __device__ __forceinline__ void multiply_values(const AttentionArgs& a, const De
                                                 int first_key, const float* weights, bool vector, const DecodeState& s);
 
 // - operands: args.attention.qkv [tokens, (heads + 2 kv_heads) head_dim], whose first pages.singles tokens are a
-//   sequence each; pages.keys and .values [pages, page_size, kv_heads, head_dim] of type E, float or F8;
-//   out [tokens, heads head_dim]; all else fp32.
+//   sequence each; pages.keys and .values [pages, page_size, kv_heads, head_dim] of type E, float or F8; out [tokens,
+//   heads head_dim]; all else fp32.
 // - block: (x, y): up to four query heads of one key-value head of one sequence, and of the splits of its keys every
-//   gridDim.y-th from y on (DecodeBlock); kWorkers workers of 16 threads take a tile of 64 keys each: a whole split
+//   gridDim.y-th from y on (DecodeBlock); kWorkers workers of 16 threads process a tile of 64 keys each: a whole split
 //   at once.
 // - thread: four keys of its worker's tile, 16 apart, against all rows; then of all rows width / 16 columns of the
 //   output.
-// - alignment: `vector`: head_dim in fours, keys and values on 16 bytes; otherwise any. width: head_dim rounded up
-//   to 64, 128 or 256.
+// - alignment: `vector`: head_dim in fours, keys and values on 16 bytes; otherwise any. width: head_dim rounded up to
+//   64, 128 or 256.
 template <class E, int width>
 __global__ void __launch_bounds__(kThreads)
     cached_attention_decode_simt_kernel(CachedAttentionDecodeArgs args, bool vector) {
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads)
     const int first_key = split * kSplitKeys + worker * kKeyTile;
     const int tiles = min(kWorkers, (block.keys - split * kSplitKeys + kKeyTile - 1) / kKeyTile);
     float p[kEach][kEach] = {};  // [rows, keys]: products, then scores, then weights
-    int cache_rows[kEach];       // keys that the sequence does not have are taken as its last one, and masked
+    int cache_rows[kEach];       // for keys that do not exist, the last one, masked later
     HeadRow<E> key_rows[kEach];
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {

@@ -1,4 +1,4 @@
-// How a warp of cached_attention_decode_mma.cu brings tiles of keys and of values into its shared memory.
+// How a warp of cached_attention_decode_mma.cu loads tiles of keys and of values into its shared memory.
 #pragma once
 
 #include "kernels/cuda/attention/attention_mma.cuh"
@@ -38,12 +38,12 @@ __device__ void load_tile(char* target, const T* head, int stride, const int (&r
 }
 
 // How a warp shares a tile of fp8: lane l has piece l % kPieces, 16 elements, of every kStep-th row. Loaded pieces lie
-// as the lanes have them, so each lane converts what it has loaded itself.
+// as the lanes have them, so each lane converts what it has loaded.
 template <int width>
 struct Fp8Tile {
   static constexpr int kPieces = width / 16, kStep = 32 / kPieces, kEach = kKeyTile / kStep;
 
-  // The lane's row of its i-th piece, and what the lane that knows this row of the tile has in `of_rows`.
+  // The row of the lane's i-th piece, and the value in `of_rows` of the lane that knows this row of the tile.
   __device__ static int row(int i) { return static_cast<int>(threadIdx.x) % 32 / kPieces + i * kStep; }
   __device__ static int get(const int (&of_rows)[2], int i) {
     return __shfl_sync(kAllLanes, i < kEach / 2 ? of_rows[0] : of_rows[1], row(i) % 32);
@@ -82,9 +82,9 @@ struct Fp8Tile {
   }
 };
 
-// The tiles that one warp of a block takes: in every split of the block each warps-th tile, where the number of warps
-// divides kSplitTiles. Its keys and values come through buffers of its own: two tiles of type T, or, of fp8, a tile of
-// type T that both are converted into, and two tiles of bytes.
+// The tiles that one warp of a block processes: in every split of the block each warps-th tile, where the number of
+// warps divides kSplitTiles. The warp has its own buffers for keys and values: two tiles of type T, or, for fp8, a tile
+// of type T into which both are converted, and two tiles of bytes.
 template <class T, class E, int width, bool vector>
 class TileStream {
   static constexpr bool kFp8 = std::is_same_v<E, F8>;
@@ -94,9 +94,9 @@ class TileStream {
   const DecodeRows& block;
   const CachedHead<E> all_keys, all_values;  // those of the key-value head, in the whole cache
   const int warps;
-  char* const converted;                               // of fp8: the tile that is multiplied
+  char* const converted;                               // for fp8: the tile that is multiplied
   char *const keys, *const values;                     // the buffers that tiles are loaded into
-  int key_exponents[2] = {}, value_exponents[2] = {};  // of fp8: those of the loaded rows lane and lane + 32
+  int key_exponents[2] = {}, value_exponents[2] = {};  // for fp8: those of the loaded rows lane and lane + 32
 
  public:
   const int end_tile;
@@ -112,7 +112,7 @@ class TileStream {
         values(buffers + (kFp8 ? kTileBytes + kTileBytes / 2 : kTileBytes)),
         end_tile((block.keys + kKeyTile - 1) / kKeyTile) {}
 
-  // The rows of the cache in which a tile's positions lane and lane + 32 lie.
+  // The rows of the cache that hold a tile's positions lane and lane + 32.
   __device__ __forceinline__ void find_rows(int tile, int (&found)[2]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -126,7 +126,7 @@ class TileStream {
   __device__ __forceinline__ void load_values(int tile, const int (&from)[2]) {
     load(values, all_values, tile, from, value_exponents);
   }
-  // The tile that has come, in shared memory. The warp is done with the last one.
+  // The tile that has arrived, in shared memory. The warp must be done with the previous tile.
   __device__ __forceinline__ uint32_t keys_to_multiply() const { return to_multiply(keys, key_exponents); }
   __device__ __forceinline__ uint32_t values_to_multiply() const { return to_multiply(values, value_exponents); }
   __device__ __forceinline__ int tile_after(int tile) const {

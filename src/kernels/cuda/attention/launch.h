@@ -9,15 +9,15 @@
 
 namespace lfm2 {
 
-// The key-value cache, and where the sequences of a batch lie in it. No kernel writes the index arrays.
+// The key-value cache, and the places of a batch's sequences in it. No kernel writes the index arrays.
 struct KeyPages {
-  void *keys, *values;         // [pages, page_size, kv_heads, head_dim], fp8 where there are scales
+  void *keys, *values;         // [pages, page_size, kv_heads, head_dim], fp8 if there are scales
   const int32_t* page_table;   // [sequences, max_pages]
   const int32_t* sequence_of;  // [tokens]
   const int32_t* offsets;      // [sequences + 1]
   int max_pages, page_size;
   int64_t pages;    // number of pages in the cache
-  int64_t singles;  // number of sequences, all at the front, that have one token each
+  int64_t singles;  // number of sequences with one token each; they come first
   uint8_t *key_scales = nullptr,
           *value_scales = nullptr;  // [pages, page_size, kv_heads] (kernels/fp8_cache.h), or null
 };
@@ -49,19 +49,19 @@ void launch_attention_mma(cudaStream_t stream, const AttentionArgs& args, DType 
 void launch_attention_simt(cudaStream_t stream, const AttentionArgs& args);            // fp32
 
 // The bits of attention_mma in less time, on Hopper, for the arrays and sizes that attention_wgmma_takes. A thread
-// block on each multiprocessor takes units of work from the counter *next_unit, which is 0 between launches.
+// block on each SM takes units of work from the counter *next_unit, which is 0 between launches.
 bool attention_wgmma_takes(const AttentionArgs& args);
 void launch_attention_wgmma(cudaStream_t stream, const AttentionArgs& args, DType act, int multiprocessors,
                             int32_t* next_unit);
-// Where no sample is longer than this, attention_mma is faster or within 3 %: its tiles have fewer queries.
+// If no sample is longer than this, attention_mma is faster or about as fast: its tiles have fewer queries.
 constexpr int64_t kMaxShortSample = 32;
 
 // For cached_attention of the first pages.singles tokens, each of which is its sequence's only one in the batch.
 struct CachedAttentionDecodeArgs {
   AttentionArgs attention;
   int64_t max_length;  // no sequence is longer
-  // Where the results of long sequences' splits come together: partial_floats floats, and kDecodeCounters counters,
-  // which are 0 between launches. The splits of a sequence that finds no room there are taken by one block, slowly.
+  // Where the results of long sequences' splits are merged: partial_floats floats, and kDecodeCounters counters, which
+  // are 0 between launches. If a sequence finds no room there, one block processes all its splits, slowly.
   float* partials;
   int partial_floats;
   int32_t* counters;

@@ -13,7 +13,7 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 //   pages.keys and .values [pages, page_size, kv_heads, head_dim] as E4M3, and their scales to pages.key_scales and
 //   .value_scales [pages, page_size, kv_heads]; without pages, they are rounded in place.
 // - block: kWarps heads, those of a token's keys, then those of its values, side by side.
-// - thread: a warp takes a head; lane l has the elements l, l + 32, ….
+// - thread: a warp has one head; lane l has the elements l, l + 32, ….
 // - alignment: any.
 template <class T>
 __global__ void __launch_bounds__(kThreads) round_keys_values_kernel(AppendKeysValuesArgs args) {

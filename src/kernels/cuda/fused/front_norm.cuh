@@ -1,7 +1,7 @@
-// rms_norm before a skinny product: every block norms all rows itself, and keeps them in shared memory, where
-// its warps find them piece by piece. For norm_matmul.cu, norm_project_short_conv.cu and norm_route_swiglu.cu.
+// rms_norm before a skinny product: every block norms all rows itself, and keeps them in shared memory, where its warps
+// read them piece by piece. For norm_matmul.cu, norm_project_short_conv.cu and norm_route_swiglu.cu.
 //
-// The bits are those of rms_norm: the order of a row's sum is the one of row_types.cuh.
+// The bits are those of rms_norm: the order of a row's sum is that of row_types.cuh.
 #pragma once
 
 #include "kernels/cuda/fused/launch.h"
@@ -10,8 +10,8 @@
 
 namespace lfm2::skinny {
 
-// Each warp of the block takes one tree of every row's sum, and a lane one octet of every row. Warps that neither
-// multiply nor load end behind the norm.
+// Each warp of the block computes one tree of every row's sum, and a lane has one octet of every row. Warps that
+// neither multiply nor load end after the norm.
 constexpr int kNormThreads = kMaxTrees * 32;
 constexpr int kNormBytes = kRowGroup * kMaxTrees * static_cast<int>(sizeof(float));  // static shared memory
 
@@ -23,7 +23,7 @@ inline Layout layout_with_kept(int tiles, int64_t rows, int64_t k, Share share) 
   return layout;
 }
 
-// Where an octet of the `rows` rows lies that the block keeps, so that PieceAddresses finds them.
+// The address of an octet of the `rows` rows that the block keeps, in the layout that PieceAddresses reads.
 __device__ inline uint32_t kept_octet(uint32_t kept, int rows, int row, int octet) {
   constexpr int kPieceOctets = kDepth / kOctet;
   return kept + (octet / kPieceOctets * rows + row) * kRowBytes + (octet % kPieceOctets ^ row % 8) * 16;
@@ -38,11 +38,11 @@ struct KeptOctets {
   __device__ uint32_t address(int row) const { return kept_octet(kept, rows, row, static_cast<int>(threadIdx.x)); }
 };
 
-// Norms the rows where they are, once each thread's own octets have come; all threads of the block. Afterwards every
-// warp may read them.
+// Norms the rows in place, once each thread's own octets have arrived. All threads of the block call this. Afterwards
+// every warp may read the rows.
 template <class T>
 __device__ __forceinline__ void norm_rows_in_line(const KeptOctets& own, uint4 scale, float eps) {
-  constexpr int kTogether = 2;  // rows that are in a thread's registers at once
+  constexpr int kTogether = 2;  // rows that a thread has in registers at once
   static_assert(Packed<T>::kWords == 1);
   __shared__ float trees[kRowGroup][kMaxTrees];
   const int lane = static_cast<int>(threadIdx.x % 32), tree = static_cast<int>(threadIdx.x / 32);
@@ -86,7 +86,7 @@ __device__ __forceinline__ void norm_rows_in_line(const KeptOctets& own, uint4 s
   __syncwarp();
   block_barrier();
 }
-// The same for warps that come from different places: none gets its own copy of this code, of which none is in the
+// The same for warps that come from different places. They share one copy of this code, because no copy is in the
 // caches when the wait ends.
 template <class T>
 __device__ __noinline__ void norm_kept_rows(KeptOctets own, uint4 scale, float eps) {
@@ -96,7 +96,7 @@ __device__ __noinline__ void norm_kept_rows(KeptOctets own, uint4 scale, float e
 template <class T>
 class FrontNorm {
  public:
-  // Loads the weights, which no kernel writes. They stay as they come, as nothing may wait for them yet.
+  // Loads the weights, which no kernel writes. They are not converted yet, because nothing may wait for them.
   __device__ FrontNorm(const GemmArgs& product, const FrontNormArgs& norm, const Layout& layout, const Block& block)
       : x_(static_cast<const uint4*>(product.a)),
         eps_(norm.eps),
@@ -104,28 +104,28 @@ class FrontNorm {
         kept_octets_(block.pieces * kDepth / kOctet),
         scale_(static_cast<const uint4*>(norm.weight.data)[own_.is_there() ? threadIdx.x : 0]) {}
 
-  // Behind the wait: copies the thread's octets in the background, as one group of copies.
+  // After the wait: copies the thread's octets in the background, as one group of copies.
   __device__ void start() const {
     if (static_cast<int>(threadIdx.x) < kept_octets_) {
 #pragma unroll 1
-      for (int row = 0; row < own_.rows; ++row)  // behind the end of a row there are zeros, as in w
+      for (int row = 0; row < own_.rows; ++row)  // beyond the end of a row there are zeros, as in w
         copy_async(own_.address(row), x_ + (own_.is_there() ? row * own_.octets + static_cast<int>(threadIdx.x) : 0),
                    own_.is_there());
     }
     commit_copies();
   }
-  // Once they have come. All threads of the block.
+  // Call this once they have arrived; all threads of the block.
   __device__ void finish() const {
     __syncwarp();
     norm_kept_rows<T>(own_, scale_, eps_);
   }
-  // Both, where nothing is done meanwhile.
+  // Both, if nothing is done meanwhile.
   __device__ void run() const {
     start();
     wait_copies<0>();
     finish();
   }
-  // finish() where all threads come from one place and keep much in registers.
+  // finish() for threads that all come from one place and keep much in registers.
   __device__ __forceinline__ void finish_in_line() const {
     __syncwarp();
     norm_rows_in_line<T>(own_, scale_, eps_);

@@ -1,5 +1,5 @@
-// The launchers of the kernels in this folder (common/launchers.h), each of which computes a product and what stands in
-// front of it or behind it. What they compute is defined in kernels/ops.h.
+// The launchers of the kernels in this folder (common/launchers.h). Each fuses a product with operators before or after
+// it. What they compute is defined in kernels/ops.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,14 +11,14 @@
 
 namespace lfm2 {
 
-// rms_norm of a product's rows in front of it.
+// rms_norm of a product's rows, before the product.
 struct FrontNormArgs {
   AnyArray weight;  // [k], of the type of a, on 16 bytes
   float eps;
 };
 constexpr int64_t kMaxFrontNormedRows = 8, kMaxFrontNormedK = 2048;
-// launch_rms_norm, and launch_gemm_skinny of the normed rows, which are not written, to their own type; with the same
-// bits. For a dense product without an addition.
+// launch_rms_norm, then launch_gemm_skinny of the normed rows to their own type, with the same bits; the normed rows
+// are not written. For a dense product without an addition.
 void launch_norm_matmul(cudaStream_t stream, const GemmArgs& product, const FrontNormArgs& norm, DType act);
 
 struct ProjectShortConvArgs {
@@ -27,10 +27,10 @@ struct ProjectShortConvArgs {
   CachedConvArgs cache;
 };
 constexpr int64_t kMaxConvolvedRows = 16;
-// launch_gemm_skinny, to its own type, and launch_cached_short_conv, with the same bits. For sequences with one token
+// launch_gemm_skinny, to its own type, then launch_cached_short_conv, with the same bits. For sequences with one token
 // each, at most kMaxConvolvedRows; three taps, hidden in sixteens, the states on 16 bytes.
 void launch_project_short_conv(cudaStream_t stream, const ProjectShortConvArgs& args, DType act);
-// launch_rms_norm of the product's rows in front of that, with the same bits.
+// launch_rms_norm of the product's rows, then launch_project_short_conv, with the same bits.
 void launch_norm_project_short_conv(cudaStream_t stream, const ProjectShortConvArgs& args, const FrontNormArgs& norm,
                                     DType act);
 
@@ -38,8 +38,7 @@ struct MatmulCombineExpertsArgs {
   GemmArgs product;            // to y, which is not written
   CombineExpertsArgs combine;  // its routing is visible when the product's offsets are
 };
-// What matmul_combine_experts takes: launch_gemm_skinny of groups, to its own type, and launch_combine_experts, with
-// the same bits.
+// launch_gemm_skinny of groups, to its own type, then launch_combine_experts, with the same bits, within these limits.
 constexpr int64_t kMaxCombinedTokens = 8, kMaxCombinedChoices = 4, kMaxCombinedExperts = 32;
 Visible launch_matmul_combine_experts(cudaStream_t stream, const MatmulCombineExpertsArgs& args, DType act);
 
@@ -48,12 +47,12 @@ struct NormRouteSwigluArgs {
   NormRouteArgs route;  // its normed and sorted are not written
 };
 constexpr int64_t kMaxRoutedTokens = 8;
-// launch_norm_route where routes_in_one_block(), with a weight of the norm of x's type, and launch_gemm_skinny of
-// groups with kSwiglu, to its own type; with the same bits. For up to kMaxRoutedTokens tokens.
+// launch_norm_route if routes_in_one_block(), with a weight of the norm of x's type, then launch_gemm_skinny of groups
+// with kSwiglu, to its own type; with the same bits. For up to kMaxRoutedTokens tokens.
 Visible launch_norm_route_swiglu(cudaStream_t stream, const NormRouteSwigluArgs& args, DType act);
 
-// launch_qk_norm_rope, then launch_append_keys_values: the same bits. Returns false, and does nothing, for heads and
-// addresses that the kernel does not take.
+// launch_qk_norm_rope, then launch_append_keys_values, with the same bits. Returns false, and does nothing, for heads
+// and addresses that the kernel does not support.
 bool launch_qk_norm_rope_append(cudaStream_t stream, const QkNormRopeArgs& args, const RopeFrequencies& frequencies,
                                 const KeyPages& pages, DType act);
 

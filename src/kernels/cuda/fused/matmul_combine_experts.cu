@@ -1,9 +1,9 @@
-// The skinny grouped product followed by the weighted sum of the experts: a block computes its columns for all
-// experts that have rows, keeps the products in shared memory, and adds them to the residual itself, so y is never
-// written. gemm_skinny.cu says how such a product is computed.
+// The skinny grouped product followed by the weighted sum of the experts. A block computes its columns for all experts
+// that have rows, keeps the products in shared memory, and adds them to the residual itself, so y is never written.
+// gemm_skinny.cu explains how such a product is computed.
 //
-// The bits are those of gemm_skinny.cu and of combine_experts_kernel, one after the other: the sums are rounded as
-// the product's store rounds them, and the rest has the same operations in the same order.
+// The bits are those of gemm_skinny.cu and of combine_experts_kernel, one after the other: the sums are rounded as the
+// product's store rounds them, and the rest has the same operations in the same order.
 #include <algorithm>
 
 #include "kernels/cuda/common/dependent_launch.cuh"
@@ -24,7 +24,7 @@ constexpr int kMaxRows = kMaxCombinedTokens * kMaxCombinedChoices;
 static_assert(kSumThreads == kMaxCombinedTokens * kTile, "a thread combines one channel of one token");
 static_assert(kMaxCombinedChoices == kChoices);
 
-// The products of all rows with a tile, as y holds them. So wide that writing them meets in no bank.
+// The products of all rows with a tile, as y holds them. Rows are padded so that writes do not conflict in a bank.
 struct ExpertProducts {
   float y[kMaxRows][kTile + 4];
 };
@@ -36,9 +36,9 @@ __device__ void combine_units(const MatmulCombineExpertsArgs& args, const Layout
                               ExpertProducts& products);
 
 // - operands: those of a skinny grouped product, a [m, k] and w [groups, n, k] of type T, and those of
-//   combine_experts_kernel, but for y; m = tokens top_k, up to kMaxRows, and hidden = n.
-// - block: walks through units (PartsScheduler): 16 columns, which it computes for all rows, in up to kUnitParts parts
-//   at a time.
+//   combine_experts_kernel, except y; m = tokens top_k, up to kMaxRows, and hidden = n.
+// - block: processes one unit after another (PartsScheduler): 16 columns, which it computes for all rows, in up to
+//   kUnitParts parts at a time.
 // - thread: the last warp loads (load_parts); each of the others multiplies a part, and then each of their threads
 //   combines one column of one token (combine_units).
 // - alignment: n and k in octets, a and w on 16 bytes.
@@ -58,9 +58,9 @@ __global__ void __launch_bounds__(kSumThreads + 32, 2)
   }
 }
 
-// A unit is the product of up to kUnitParts parts, which are up to kRowGroup rows of one group each, with the same tile
-// of their groups' matrices. The parts lie one behind the other in one box of a. Every warp walks by itself, with a
-// lane for each group.
+// A unit is the product of up to kUnitParts parts with the same tile of their groups' matrices. A part is up to
+// kRowGroup rows of one group. The parts are contiguous in one box of a. Every warp finds the units without the others,
+// with a lane for each group.
 class PartsScheduler {
  public:
   struct Unit {
@@ -88,8 +88,7 @@ class PartsScheduler {
     left_ = parts_;
   }
 
-  // Finds the block's next unit: those of its first columns, then those of the next ones. Returns false behind the
-  // last.
+  // Finds the block's next unit: those of its first columns, then those of the next ones. Returns false after the last.
   __device__ bool next(Unit& unit) {
     if (left_ == 0) {
       row_ = 0;
@@ -118,8 +117,8 @@ class PartsScheduler {
   __device__ bool columns_end() const { return left_ == 0; }
 
  private:
-  // The number of the next unit's parts, so that those that are left spread evenly over as few units as they need: with
-  // one part alone the last unit would take as long, while memory has nothing to do.
+  // The number of parts of the next unit, so that the remaining parts spread evenly over as few units as they need: a
+  // last unit of one part would take no less time, while memory is idle.
   __device__ int next_count() const {
     const int units = (left_ + kUnitParts - 1) / kUnitParts, missing = units * kUnitParts - left_;
     int count = kUnitParts;
@@ -129,8 +128,8 @@ class PartsScheduler {
   }
 
   int box_rows_, columns_, n_;
-  int end_;           // the first row behind the lane's group
-  int parts_, left_;  // of a tile: all, and those that no unit has yet
+  int end_;           // the first row after the lane's group
+  int parts_, left_;  // of a tile: all parts, and those that are in no unit yet
   int column_, row_ = 0;
 };
 
@@ -140,7 +139,7 @@ __device__ void load_parts(const GemmArgs& args, const CUtensorMap* a_map, const
                [&] { return PartsScheduler(args, layout.a_bytes / kRowBytes, layout.unit_columns); });
 }
 
-// Gives the other warps a part's sums. The lane has the sums that skinny::Output describes.
+// Passes a part's sums to the other warps. The lane has the sums that skinny::Output describes.
 template <class T>
 __device__ void keep_products(const PartsScheduler::Unit& unit, const float (&sums)[1][4], ExpertProducts& products) {
   const int part = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -157,7 +156,7 @@ __device__ void keep_products(const PartsScheduler::Unit& unit, const float (&su
 template <class T>
 class Combination {
  public:
-  // The routing must be there.
+  // The routing must be visible.
   __device__ explicit Combination(const CombineExpertsArgs& args)
       : args_(args), token_(static_cast<int>(threadIdx.x) / kTile), own_(static_cast<int>(threadIdx.x) % kTile) {
     if (token_ < args.tokens) choices_ = load_choices(args, token_, 0);
@@ -196,11 +195,11 @@ __device__ void combine_units(const MatmulCombineExpertsArgs& args, const Layout
   Combination<T> combination(args.combine);
   Turn turn;
   while (scheduler.next(unit)) {
-    if (unit.first_row == 0) named_barrier<kSumThreads>();  // others may still read the products of the tile before
+    if (unit.first_row == 0) named_barrier<kSumThreads>();  // others may still read the products of the previous tile
     pdl_wait();
     if (unit.first_row == 0) combination.begin(unit.first_column);
     barrier_wait(block.full + turn.buffer * 8, turn.parity);
-    // A warp without a part multiplies what is there, and forgets it.
+    // A warp without a part multiplies what is there, and ignores the result.
     const int start = part < unit.parts ? unit.start_of(part) : 0;
     float sums[1][4] = {};
     UnitPieces<T, 1>(layout, block, turn, min(start + row_of_lane<1>(), box_rows - 1)).multiply(sums);
@@ -217,7 +216,7 @@ Visible launch_matmul_combine_experts(cudaStream_t stream, const MatmulCombineEx
   const GemmArgs& product = args.product;
   constexpr int kProducts = static_cast<int>(sizeof(ExpertProducts));
   const Share share = share_of(Kernel::kCombinedProduct, args.combine.tokens).without(kProducts);
-  // With more rows than one group of them, boxes of two: there, four groups seldom have more.
+  // With more than kRowGroup rows, a box has twice kRowGroup rows: the parts of a unit seldom have more.
   const int box_rows = product.m <= kRowGroup ? kRowGroup : 2 * kRowGroup;
   Layout layout = layout_of(kUnitParts, box_rows, product.k, share);
   layout.box_tiles = 1;
@@ -234,7 +233,7 @@ Visible launch_matmul_combine_experts(cudaStream_t stream, const MatmulCombineEx
     launch_dependent("matmul_combine_experts_kernel", kernel, {blocks, kSumThreads + 32, share.bytes}, stream, a_map,
                      w_map, args, layout);
   });
-  return Visible::kBeforeWait;  // where the routing was not, the kernel lets the next one start behind its wait
+  return Visible::kBeforeWait;  // if the routing was not, the kernel triggers the next one after its wait
 }
 
 }  // namespace lfm2

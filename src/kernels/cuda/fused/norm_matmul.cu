@@ -15,8 +15,8 @@ using namespace skinny;
 
 // - operands: those of gemm_skinny_kernel with one group, a [m, k] before rms_norm, and its weight [k] of type T; out
 //   of type T; m up to kMaxFrontNormedRows, k up to kMaxFrontNormedK.
-// - block: norms all rows (FrontNorm), then does as gemm_skinny_kernel.
-// - thread: FrontNorm says which elements it norms; the rest as in gemm_skinny_kernel.
+// - block: norms all rows (FrontNorm), then works as gemm_skinny_kernel.
+// - thread: FrontNorm defines which elements it norms; the rest as in gemm_skinny_kernel.
 // - alignment: n and k in octets, everything on 16 bytes.
 template <class T>
 __global__ void __launch_bounds__(kNormThreads, 2)

@@ -11,8 +11,8 @@ using namespace projected_conv;
 
 // - operands: those of project_short_conv_kernel, a [m, k] before rms_norm, and its weight [k] of type T; m up to
 //   kMaxFrontNormedRows, k up to kMaxFrontNormedK.
-// - block: norms all rows (FrontNorm), then does as project_short_conv_kernel.
-// - thread: FrontNorm says which elements it norms; the rest as in project_short_conv_kernel.
+// - block: norms all rows (FrontNorm), then works as project_short_conv_kernel.
+// - thread: FrontNorm defines which elements it norms; the rest as in project_short_conv_kernel.
 // - alignment: that of project_short_conv_kernel; the norm's weight on 16 bytes.
 template <class T>
 __global__ void __launch_bounds__(kNormThreads, 2)

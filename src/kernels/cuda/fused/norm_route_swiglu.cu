@@ -1,9 +1,9 @@
-// norm_route_swiglu: the norm before the router, the choice of experts, and their gate-and-up product, of few tokens in
-// one kernel. Every block norms and routes all tokens itself, which no block then waits for, and multiplies its units
-// of the product with the normed rows that it keeps. gemm_skinny.cu says how such a product is computed.
+// norm_route_swiglu: the norm before the router, the choice of experts, and their gate-and-up product, for few tokens
+// in one kernel. Every block norms and routes all tokens itself, so that it waits for no other cluster, and multiplies
+// its units of the product with the normed rows that it keeps. gemm_skinny.cu explains how such a product is computed.
 //
-// Two blocks, a cluster, share the product with the router's gate, so that each holds its half of the gate in registers
-// when the wait ends: no kernel writes it.
+// The two blocks of a cluster share the product with the router's gate. So each can load its half of the gate into
+// registers before the wait: no kernel writes the gate.
 //
 // The bits are those of norm_route_kernel and gemm_skinny.cu, one after the other.
 #include <algorithm>
@@ -25,12 +25,12 @@ using namespace gate_product;
 
 constexpr int kCluster = 2, kBlockSlices = kSlices / kCluster;
 constexpr int kExpertTiles = kMaxGrouped / kTileExperts;
-// When the kernel behind this one may read the routing.
+// When the next kernel may read the routing.
 constexpr Visible kShownRouting = Visible::kBeforeWait;
-constexpr int kRoutedTiles = 5;  // of a unit, where there are rows of many tokens (choose_tiles)
+constexpr int kRoutedTiles = 5;  // of a unit, if there are rows of many tokens (choose_tiles)
 static_assert(kBlockSlices * kExpertTiles * 32 == kNormThreads, "a warp has one tile of experts of one slice");
 
-// The slices' sums. The blocks of a cluster give them to each other, in the memory of the first tile buffers.
+// The slices' sums. The blocks of a cluster write them into each other's memory, in place of the first tile buffers.
 using SliceSums = float[kSlices][kTileTokens][kMaxGrouped];
 
 struct RoutingMemory {  // shared
@@ -51,8 +51,8 @@ __device__ void store_routing(const NormRouteArgs& args, const SortedLane& sorte
 //   fp32 or null; w [experts, n, hidden] of type T; out the routing, and out [tokens top_k, n / 2] of type T. product.a
 //   is x, product.offsets is not read.
 // - block: norms and routes all tokens, up to kMaxRoutedTokens, with the other block of its cluster (GateTile); then it
-//   walks through units as gemm_skinny_kernel does.
-// - thread: FrontNorm, GateTile and choose say what; then as in gemm_skinny_kernel.
+//   processes units as gemm_skinny_kernel does.
+// - thread: see FrontNorm, GateTile and choose; then as in gemm_skinny_kernel.
 // - alignment: hidden a multiple of kChunkK, n in sixteens, everything on 16 bytes.
 template <class T>
 __global__ void __launch_bounds__(kNormThreads, 2)
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kNormThreads, 2)
   const GateTile<T> gate(route);
   const bool has_bias = route.bias != nullptr && static_cast<int>(threadIdx.x) < route.experts;
   const float bias = has_bias ? route.bias[threadIdx.x] : 0.0f;
-  __syncwarp();    // the lanes come to the barrier together
+  __syncwarp();    // the lanes reach the barrier together
   cluster_wait();  // the other block has started
   pdl_wait();
   norm.start();
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kNormThreads, 2)
   choose(route, block.buffers, memory);
   fence_proxy_async();  // the copy engine writes where the sums were
   __syncthreads();
-  // Every warp sorts the assignments for itself, and its lane l looks after expert l.
+  // Every warp sorts the assignments itself, and its lane l handles expert l.
   const int warp = threadIdx.x / 32, expert = expert_of_lane(route, memory);
   const Ballots<5> ballots(expert);
   const int count = __popc(ballots.lanes(static_cast<int>(threadIdx.x % 32)));
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kNormThreads, 2)
   }
 }
 
-// To be called first of all by every thread.
+// Every thread calls this first.
 __device__ void start_cluster(const NormRouteArgs& args, RoutingMemory& memory) {
   if (threadIdx.x == 0) {
     const uint32_t barrier = shared_address(&memory.barrier);
@@ -131,8 +131,8 @@ class GateTile {
       }
   }
 
-  // total = the gate's rows times the tokens, which the block keeps. Chunks behind the end of a row are zeros, which
-  // change no sum. The sums that are promoted are independent of each other, so they grow together.
+  // total = the gate's rows times the tokens, which the block keeps. Chunks beyond the end of a row are zeros, which
+  // change no sum. The sums that are promoted do not depend on each other, so they are computed side by side.
   __device__ __forceinline__ void multiply(uint32_t kept, float (&total)[4]) const {
     constexpr int kSums = kChunks / kPromoted;
     float sums[kSums][4] = {};
@@ -154,7 +154,7 @@ class GateTile {
     }
   }
 
-  // Writes the sums into the memory of all blocks of the cluster. Slices that rows do not have are zeros.
+  // Writes the sums into the memory of all blocks of the cluster. Slices beyond the end of a row are zeros.
   __device__ __forceinline__ void share(const float (&total)[4], uint32_t to, RoutingMemory& memory) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -182,8 +182,8 @@ class GateTile {
   uint4 rows_[kChunks][2];
 };
 
-// Each of the first warps chooses one token's experts, once all sums have come. In line, the compiler of CUDA 13.0
-// would not come to an end.
+// Each of the first warps chooses one token's experts, once all sums have arrived. Not inlined, because the compiler of
+// CUDA 13.0 would not finish.
 __device__ __noinline__ void choose(const NormRouteArgs& args, uint32_t sums, RoutingMemory& memory) {
   const int token = static_cast<int>(threadIdx.x) / 32, first = token * args.top_k;
   if (token >= args.tokens) return;
@@ -200,8 +200,8 @@ __device__ int expert_of_lane(const NormRouteArgs& args, const RoutingMemory& me
   return lane < static_cast<int>(args.tokens) * args.top_k ? memory.ids[lane] : -1;
 }
 
-// One warp writes the routing. The next kernel may start when every block has come here, and then finds it in L2
-// (dependent_launch.cuh).
+// One warp writes the routing. The next kernel may start when every block has come here, and then finds the routing in
+// L2 (dependent_launch.cuh).
 __device__ void store_routing(const NormRouteArgs& args, const SortedLane& sorted, const float* weights) {
   if (blockIdx.x == 0) {
     sorted.store_routing(args, 0, weights);
@@ -217,7 +217,7 @@ void launch_routed_product(cudaStream_t stream, NormRouteSwigluArgs args, DType 
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   constexpr int kUsed = kNormBytes + static_cast<int>(sizeof(RoutingMemory));
   const Share share = share_of(Kernel::kRoutedProduct, args.route.tokens).without(kUsed);
-  // The tile buffers, of which there are several, take at least half of what the kept rows leave.
+  // The sums fit into the tile buffers, which take at least half of what the kept rows leave.
   static_assert((share_of(Kernel::kRoutedProduct, kMaxRoutedTokens).bytes - kUsed -
                  kMaxRoutedTokens * kMaxFrontNormedK * static_cast<int>(sizeof(T))) /
                     2 >=
@@ -229,7 +229,7 @@ void launch_routed_product(cudaStream_t stream, NormRouteSwigluArgs args, DType 
   const int64_t units =
       row_tile_bound(product.m, product.groups, kRowGroup) * ceil_divide(product.n, layout.tiles * kTile);
   const int64_t blocks = ceil_divide(std::min<int64_t>(units, multiprocessors), kCluster) * kCluster;
-  product.offsets_visible = Visible::kBeforeWait;  // every block knows them by itself
+  product.offsets_visible = Visible::kBeforeWait;  // every block computes them itself
   constexpr auto kernel = norm_route_swiglu_kernel<T>;
   allow_shared_bytes<kernel, max_bytes(Kernel::kRoutedProduct) - kUsed>();
   launch_dependent("norm_route_swiglu_kernel", kernel, {blocks, kNormThreads, share.bytes, kCluster}, stream, w_map,

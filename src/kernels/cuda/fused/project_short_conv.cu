@@ -7,9 +7,9 @@ namespace {
 
 using namespace projected_conv;
 
-// - operands: those of a skinny product, a [m, k] and w [3 hidden, k] of type T, with product.n = hidden, and
-//   those of short_conv3_kernel with states, but for bcz; sequence t has token t alone.
-// - block: walks through units: 16 channels, of which it takes a tile of B, of C and of z, and up to 8 `groups` tokens.
+// - operands: those of a skinny product, a [m, k] and w [3 hidden, k] of type T, with product.n = hidden, and those of
+//   short_conv3_kernel with states, except bcz; sequence t has only token t.
+// - block: processes one unit after another: a tile of B, of C and of z, for 16 channels, and up to 8 `groups` tokens.
 // - thread: the last warp loads (load_buffers); each of the others multiplies a tile, and all of them convolve
 //   (convolve_units).
 // - alignment: k in octets, hidden in sixteens; a, w and the states on 16 bytes.

@@ -1,7 +1,6 @@
-// A skinny product followed by the gated short convolution, for sequences with one token each: the parts B, C
-// and z of bcz are the sums of three warps of one block, so bcz is never written. gemm_skinny.cu says how such a
-// product is computed. For project_short_conv.cu, and for norm_project_short_conv.cu, which has rms_norm in front of
-// it.
+// A skinny product followed by the gated short convolution, for sequences with one token each. The parts B, C and z of
+// bcz are the sums of three warps of one block, so bcz is never written. gemm_skinny.cu explains how such a product is
+// computed. For project_short_conv.cu, and, with rms_norm before it, for norm_project_short_conv.cu.
 //
 // The bits are those of gemm_skinny.cu and of short_conv3_kernel, one after the other: the sums are rounded as the
 // product's store rounds them, and the rest has the same operations in the same order.
@@ -25,18 +24,18 @@ constexpr int kTaps = 3, kKept = kTaps - 1;
 constexpr int kChunk = 4;  // elements of a state that are copied at a time
 static_assert(kConvThreads % kTile == 0, "a thread keeps its channel, whichever tokens it takes");
 
-// A token, and the rows of the states behind it. A sequence's only token has the sequence's number.
+// A token, and the rows of the states to write after it. A sequence's only token has the sequence's number.
 struct ConvToken {
   int position;
   int rows_behind;
   int64_t behind[2];
 };
 
-// What the warps give one another of a unit, in shared memory, for up to `rows` tokens.
+// What the warps pass to each other for a unit, in shared memory, for up to `rows` tokens.
 template <int rows>
 struct alignas(16) Exchange {
   float past[rows][kKept][kTile];      // the states before the tokens
-  float bcz[kParts][kTile][rows + 2];  // so wide that neither writing nor reading it meets in a bank
+  float bcz[kParts][kTile][rows + 2];  // padded so that writes and reads do not conflict in a bank
   ConvToken tokens[rows];
 };
 
@@ -104,7 +103,7 @@ struct ProductBias {
   }
 };
 
-// Gives the other warps a part's sums as bcz holds them. The lane has the sums that skinny::Output describes.
+// Passes a part's sums, as bcz holds them, to the other warps. The lane has the sums that skinny::Output describes.
 template <class T, int groups>
 __device__ void share_sums(const ProductBias& bias, const float (&sums)[groups][4],
                            Exchange<groups * kRowGroup>& exchange) {
@@ -143,7 +142,7 @@ __device__ void convolve(const ProjectShortConvArgs& args, int64_t channel, cons
   }
 }
 
-// Where there is no norm in front.
+// For a product without a norm before it.
 struct NoNorm {
   __device__ void start() const {}
   __device__ void finish() const {}
@@ -156,11 +155,11 @@ __device__ void convolve_units(const ProjectShortConvArgs& args, const Layout& l
   const int a_row = kNorms ? kept_row_of_lane(layout) : row_of_lane<groups>();
   bool normed = !kNorms;
   Turn turn;
-  int side = 0;  // two units in turn, so that a warp may go on while others still read
+  int side = 0;  // two units alternate, so that a warp may continue while others still read
   for (int64_t first = int64_t{blockIdx.x} * kTile; first < args.conv.hidden; first += int64_t{gridDim.x} * kTile) {
     Exchange<groups* kRowGroup>& exchange = exchanges[side];
     const int64_t channel = first + threadIdx.x % kTile;
-    // Weights and index arrays are written by no kernel. The states are copied while the sums are computed.
+    // No kernel writes weights and index arrays. The states are copied while the sums are computed.
     const ConvWeights weights(args.conv, channel);
     const ProductBias product_bias(args.product, first);
     const PastCopies<groups * kRowGroup> past(args, first);
@@ -169,7 +168,7 @@ __device__ void convolve_units(const ProjectShortConvArgs& args, const Layout& l
     if (!normed) norm.start();
     past.start(exchange);
     if (!normed) {
-      wait_copies<1>();  // those of the states may still be under way
+      wait_copies<1>();  // copies of the states may still be under way
       norm.finish();
       normed = true;
     }
@@ -184,7 +183,8 @@ __device__ void convolve_units(const ProjectShortConvArgs& args, const Layout& l
   }
 }
 
-// How the launches of both kernels divide the work: a unit is a tile of each part. The rest of the layout is given.
+// How the launches of both kernels divide the work: a unit is a tile of each part. The caller defines the rest of the
+// layout.
 struct Division {
   Layout layout;
   CUtensorMap w_map;

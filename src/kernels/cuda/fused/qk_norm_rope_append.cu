@@ -1,4 +1,4 @@
-// qk_norm_rope_append: the norm and rotation of query and key heads, which also puts the keys, and the values, into the
+// qk_norm_rope_append: the norm and rotation of query and key heads, which also writes the keys, and the values, to the
 // cache. The bits are those of the two kernels one after the other.
 #include "kernels/cuda/attention/attention_tile.cuh"
 #include "kernels/cuda/fused/launch.h"
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads)
   turn_heads<T, kBlockTokens, kEach>(args, frequencies, Keeper<T>{args, pages, rows});
 }
 
-// Puts keys and values into the rows of the cache that belong to the block's tokens, `rows` in shared memory.
+// Writes keys and values to the rows of the cache that belong to the block's tokens, `rows` in shared memory.
 template <class T>
 struct CacheKeeper {
   static constexpr bool kKeeps = true, kRounds = false;
@@ -51,7 +51,7 @@ struct CacheKeeper {
   }
 };
 
-// Rounds keys and values to fp8 first, in place, too.
+// Rounds keys and values to fp8 first, also in place.
 template <class T>
 struct Fp8CacheKeeper : CacheKeeper<T> {
   static constexpr bool kRounds = true;

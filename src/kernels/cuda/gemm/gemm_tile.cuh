@@ -111,11 +111,8 @@ __device__ void finish_swiglu(const GemmArgs& args, int64_t row, int64_t column,
   store_octet(static_cast<Out*>(args.out) + row * (args.n / 2) + column, result, kOctet, vector);
 }
 
-// Stores what mma.sync left in a warp's registers into the block's sums [rows, columns] in shared memory. In each 16 x
-// 8 piece, lane l has two columns of two rows:
-//                columns 2 (l % 4) + {0, 1}
-//   row l / 4         sums[0]  sums[1]
-//   row l / 4 + 8     sums[2]  sums[3]
+// Stores what mma.sync left in a warp's registers (multiply_add) into the block's sums [rows, columns] in shared
+// memory.
 template <int stride, int row_pieces, int column_pieces>
 __device__ inline void stage_sums(float* staged, int warp_row, int warp_column,
                                   const float (&sums)[row_pieces][column_pieces][4]) {

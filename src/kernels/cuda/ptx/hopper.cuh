@@ -10,12 +10,12 @@
 
 namespace lfm2 {
 
-// A barrier is 8 bytes in shared memory. Its phase ends once `arrivals` threads have arrived and all bytes that were
-// announced have come. Phases follow one another, and a wait names the parity of the phase that it waits for.
+// An mbarrier, 8 bytes in shared memory. Its phase ends once `arrivals` threads have arrived and all announced bytes
+// have been written. Phases follow one another, and a wait names the parity of the phase that it waits for.
 __device__ inline void barrier_init(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-// To be called behind the last barrier_init(): the copy engine and the other blocks of the cluster may use the barriers
+// Call this after the last barrier_init(): the copy engine and the other blocks of the cluster may use the barriers
 // after the next sync.
 __device__ inline void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory"); }
 
@@ -24,7 +24,7 @@ __device__ inline void barrier_arrive(uint32_t barrier) {
 }
 // Arrives at the barrier that block `rank` of the cluster has at the same address; the block's own rank is allowed,
 // too. The arrival orders what the tensor cores have read before what the copy engine will write. It does not make
-// ordinary memory visible to the other block, because that costs a fence of the whole GPU, a microsecond.
+// ordinary memory visible to the other block, which would cost a fence of the whole GPU.
 __device__ inline void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
@@ -36,7 +36,7 @@ __device__ inline void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
 __device__ inline void barrier_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// True once the phase of this parity has ended. The hardware may wait a while before it answers no.
+// True once the phase of this parity has ended. The hardware may wait a while before it returns false.
 __device__ inline bool barrier_try_wait(uint32_t barrier, uint32_t parity) {
   uint32_t done;
   asm volatile(
@@ -47,7 +47,7 @@ __device__ inline bool barrier_try_wait(uint32_t barrier, uint32_t parity) {
       : "memory");
   return done != 0;
 }
-// The same, answered at once.
+// The same without waiting.
 __device__ inline bool barrier_test(uint32_t barrier, uint32_t parity) {
   uint32_t done;
   asm volatile(
@@ -65,8 +65,8 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
   }
 }
 
-// True in one lane of a whole warp, always the same one. The compiler knows that this is one thread alone, and gives
-// the copy instructions their operands without a loop over the lanes that might differ.
+// True in one lane of a whole warp, always the same one. The compiler knows that only one thread continues, so it
+// passes operands to the copy instructions without a loop over lanes that might differ.
 __device__ inline bool elect_lane() {
   uint32_t elected;
   asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}\n" : "=r"(elected));
@@ -92,9 +92,9 @@ __device__ inline void load_box(uint32_t target, const CUtensorMap* map, uint32_
       "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
-// How a copy treats the L2 cache, as createpolicy gives it for all of its bytes: what comes with kEvictFirst leaves the
-// cache before anything else does. As constants they are uniform, which the copy instructions need: with a policy in a
-// register a step of decoding took a tenth longer.
+// How a copy treats the L2 cache, as createpolicy encodes it for all of its bytes: with kEvictFirst they are evicted
+// before anything else. The copy instructions need uniform operands, so the policies are constants; a policy in a
+// register would slow them down.
 constexpr uint64_t kEvictNormal = 0x1000000000000000, kEvictFirst = 0x12f0000000000000;
 __device__ inline void load_box(uint32_t target, const CUtensorMap* map, uint32_t barrier, int x, int y, int z,
                                 uint64_t policy) {
@@ -122,7 +122,7 @@ __device__ inline void load_box_multicast(uint32_t target, const CUtensorMap* ma
       "l"(map), "r"(barrier), "h"(blocks), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
-// Every thread that wrote shared memory calls this before the barrier behind which tensor cores or the copy engine read
+// Every thread that wrote shared memory calls this before the barrier after which tensor cores or the copy engine read
 // it.
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
@@ -136,9 +136,8 @@ __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
 }
 
-// The two halves of such a barrier, for blocks that only have to know that the others have started, and have
-// initialized their barriers in shared memory. Other memory does not become visible, which would cost a fence of the
-// whole GPU.
+// The two halves of such a barrier, for blocks that only have to know that the others have started and initialized
+// their barriers in shared memory. Other memory does not become visible, which would cost a fence of the whole GPU.
 __device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;\n" ::: "memory"); }
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;\n" ::: "memory"); }
 // Stores four bytes to the same address of block `rank` of the cluster, whose barrier counts them.
@@ -184,7 +183,7 @@ __device__ inline uint4 load_shared(uint32_t address) {
                : "memory");
   return v;
 }
-// The same without a branch, and zeros where not `there`.
+// The same without a branch; zeros if not `there`.
 __device__ inline uint4 load_shared_if(bool there, uint32_t address) {
   uint4 v{};
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n}\n"
@@ -193,9 +192,9 @@ __device__ inline uint4 load_shared_if(bool there, uint32_t address) {
                : "memory");
   return v;
 }
-// Loads 16 bytes for a whole warp; lane `reader` alone reads them. That is the lane whose arrival at a barrier says
-// later that they have been read. (If every lane read, __syncwarp would order the reads before that arrival, too, but
-// racecheck does not follow that.)
+// Loads 16 bytes for a whole warp; only lane `reader` reads them. Its later arrival at a barrier reports that they have
+// been read. (If every lane read, __syncwarp would order the reads before that arrival, too, but racecheck does not
+// follow that.)
 __device__ inline uint4 load_shared_by(int reader, uint32_t address) {
   uint4 v{};
   if (static_cast<int>(threadIdx.x % 32) == reader) v = load_shared(address);

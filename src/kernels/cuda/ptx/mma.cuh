@@ -1,5 +1,5 @@
-// The tensor-core instructions of sm_80 and later, and the shared-memory layout that they read: rows of 16-byte chunks,
-// with chunk c of row r at place c ^ (r % 8), so that eight rows of one chunk column lie in different banks.
+// The tensor-core instructions of sm_80 and later, and the shared-memory layout that they read. Rows consist of 16-byte
+// chunks, with chunk c of row r at place c ^ (r % 8), so that eight rows of one chunk column lie in different banks.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -18,7 +18,7 @@ __device__ inline int chunk_offset(int row, int chunk, int row_chunks) {
   return (row * row_chunks + (chunk ^ (row & 7))) * 16;
 }
 
-// Copies 16 bytes from global to shared memory in the background. Where not `valid`, it reads nothing and writes zeros.
+// Copies 16 bytes from global to shared memory in the background. If not `valid`, it reads nothing and writes zeros.
 __device__ inline void copy_async(uint32_t target, const void* source, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(target), "l"(source), "r"(valid ? 16 : 0)
                : "memory");
@@ -29,19 +29,19 @@ __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
 }
 
-// A barrier of so many threads of the block, whole warps, which may reach it at different places of the code
+// A barrier of this many threads of the block, whole warps, which may reach it at different places of the code
 // (__syncthreads is for all threads, at one place).
 template <int threads>
 __device__ inline void named_barrier() {
   asm volatile("bar.sync 1, %0;\n" ::"n"(threads) : "memory");
 }
 
-// The same of a warpgroup's four warps.
+// The same for a warpgroup's four warps.
 __device__ inline void warpgroup_barrier(int warpgroup) {
   asm volatile("bar.sync %0, 128;\n" ::"r"(3 + warpgroup) : "memory");
 }
 
-// The same of all threads of the block.
+// The same for all threads of the block.
 __device__ inline void block_barrier() { asm volatile("bar.sync 2;\n" ::: "memory"); }
 
 __device__ inline void load_matrices(uint32_t (&r)[4], uint32_t address) {
@@ -57,8 +57,10 @@ __device__ inline void load_matrices_transposed(uint32_t (&r)[4], uint32_t addre
                : "memory");
 }
 
-// d += a b, for a [16, 16], b [16, 8] and d [16, 8] fp32. Lane l holds of d the rows l / 4 and l / 4 + 8, and of these
-// the columns 2 (l % 4) + {0, 1}.
+// d += a b, for a [16, 16], b [16, 8] and d [16, 8] fp32. Lane l holds of d:
+//                columns 2 (l % 4) + {0, 1}
+//   row l / 4         d[0]  d[1]
+//   row l / 4 + 8     d[2]  d[3]
 template <class T>
 __device__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 template <>

@@ -6,13 +6,13 @@
 
 namespace lfm2 {
 
-// A ring of tile buffers in shared memory with two barriers for each, and a warp's place in it.
+// A ring of tile buffers in shared memory with two barriers for each, and a warp's position in it.
 template <int buffers, int bytes>
 class Ring {
  public:
   __device__ Ring(uint32_t first_buffer, uint32_t barriers) : first_(first_buffer), full_(barriers) {}
 
-  // `readers` arrive where a tile buffer is free.
+  // A tile buffer is free after `readers` arrivals.
   __device__ void init_barriers(uint32_t readers) const {
     for (int i = 0; i < buffers; ++i) {
       barrier_init(full_ + i * 8, 1);

@@ -27,15 +27,15 @@ __device__ inline void wgmma_keep(float (&d)[size]) {
   for (int i = 0; i < size; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// The descriptor of an operand that begins at `address` in shared memory: rows of 128 bytes of k, of
-// which each eight begin on 1024 bytes and are swizzled as the copy engine leaves them. Of its two words only the first
-// one varies, and that one is known to be the same in all lanes, so that parts of the operand are found by uniform
-// instructions. To be made by a whole warp, whose lanes have the same address.
+// The descriptor of an operand that begins at `address` in shared memory: rows of 128 bytes of k. Each eight rows begin
+// on 1024 bytes and are swizzled as the copy engine leaves them. Of its two words only the first one varies, and the
+// compiler knows that word to be the same in all lanes, so that uniform instructions find parts of the operand. A whole
+// warp constructs it, with the same address in all lanes.
 class WgmmaOperand {
  public:
   __device__ __forceinline__ explicit WgmmaOperand(uint32_t address)
       : low_(__shfl_sync(0xffffffffu, (address & 0x3ffff) >> 4 | 1u << 16, 0)) {}
-  // The descriptor of what lies `sixteens` of 16 bytes behind.
+  // The descriptor of what lies `sixteens` times 16 bytes further.
   __device__ __forceinline__ uint64_t at(int sixteens) const {
     constexpr uint64_t kHigh = uint64_t{1024 >> 4} | uint64_t{1} << 30;
     return kHigh << 32 | (low_ + static_cast<uint32_t>(sixteens));
@@ -44,11 +44,11 @@ class WgmmaOperand {
  private:
   uint32_t low_;
 };
-// So many sixteens are the elements of k of one instruction.
+// The elements of k of one instruction, in units of 16 bytes.
 constexpr int kWgmmaStep = 32 >> 4;
 
 // The texts of an instruction that depend on its operands' type. kOrder: both operands have their rows along k, which
-// only the 16-bit instruction wants to be told.
+// only the 16-bit instruction has to be told.
 template <class T>
 struct MmaType;
 template <>
@@ -64,8 +64,8 @@ struct MmaType<__nv_fp8_e4m3> {
   static constexpr char kName[] = "e4m3", kDepth[] = "32", kOrder[] = "";
 };
 
-// One instruction, where it is the one of `columns`. `eights` is width / 8; the texts are the numbers of the operands
-// behind the sums.
+// One instruction, compiled if it is that of `columns`. `eights` is width / 8; the texts are the numbers of the
+// operands after the sums.
 #define LFM2_WGMMA(width, eights, a_text, w_text, add_text, type_text, depth_text, order_text)                       \
   if constexpr (columns == width)                                                                                    \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add_text ", 0;\nwgmma.mma_async.sync.aligned.m64n" #width         \
@@ -76,8 +76,10 @@ struct MmaType<__nv_fp8_e4m3> {
                  "C"(MmaType<T>::kOrder))
 
 // d (+)= a wᵀ, for a [64, 32 bytes] and w [columns, 32 bytes] of type T in shared memory. Thread t of the four warps
-// holds of d the row t / 32 * 16 + t % 32 / 4, columns 8 j + 2 (t % 4) + {0, 1}, in d[4 j + {0, 1}], and the row 8
-// further, same columns, in d[4 j + {2, 3}].
+// holds of d, for each eight columns j:
+//                                   columns 8 j + 2 (t % 4) + {0, 1}
+//   row t / 32 * 16 + t % 32 / 4         d[4 j]      d[4 j + 1]
+//   the row 8 further                    d[4 j + 2]  d[4 j + 3]
 template <class T, int columns, int size>
 __device__ inline void wgmma(float (&d)[size], uint64_t a, uint64_t w, bool accumulate) {
   static_assert(size >= columns / 2, "a thread holds columns / 2 sums");
@@ -106,8 +108,8 @@ __device__ inline void wgmma(float (&d)[size], uint64_t a, uint64_t w, bool accu
   LFM2_WGMMA(8, 1, "%4", "%5", "%6", "%7", "%8", "%9");
 }
 
-// The same with a in registers, as mma.sync takes it: of the warp's 16 rows the rows t % 32 / 4 and t % 32 / 4 + 8,
-// elements 2 (t % 4) + {0, 1}, then the elements 8 further along k.
+// The same with a in registers, as for mma.sync: of the warp's 16 rows the rows t % 32 / 4 and t % 32 / 4 + 8, elements
+// 2 (t % 4) + {0, 1}, then the elements 8 further along k.
 template <class T>
 __device__ inline void wgmma_128(float (&d)[64], const uint32_t (&a)[4], uint64_t w, bool accumulate) {
   asm volatile(

@@ -1,5 +1,5 @@
 // The sums of a matrix instruction of Hopper (wgmma.cuh), of 8, 16, ... 256 columns, as macros because an asm statement
-// takes nothing else: LFM2_WGMMA_TEXT_n is the text of the registers of 8 n columns, and LFM2_WGMMA_SUMS_n the
+// accepts nothing else: LFM2_WGMMA_TEXT_n is the text of the registers of 8 n columns, and LFM2_WGMMA_SUMS_n the
 // operands, which are the first ones of the array d.
 #pragma once
 
