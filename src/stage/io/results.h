@@ -81,7 +81,7 @@ class NotFiniteRows : public RowConsumer {
   explicit NotFiniteRows(bool states) : states_(states) {}
   void consume_row(const ResultRows& row) override;
   int64_t count() const { return count_; }
-  int64_t first_row() const { return first_row_; }  // its number in the job; -1: none
+  int64_t first_row() const { return first_row_; }  // its number in the job, if there is one
 
  private:
   const bool states_;

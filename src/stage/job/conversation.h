@@ -1,5 +1,5 @@
-// A conversation in a terminal: lines are messages, answers are printed as their tokens come. Knows no MPI: it is the
-// source of a generation's requests.
+// A conversation in a terminal: lines are messages, answers are printed as their tokens arrive. It is the source of a
+// generation's requests and does not use MPI.
 #pragma once
 
 #include <condition_variable>
@@ -19,13 +19,13 @@
 
 namespace lfm2 {
 
-// Reads lines in a separate thread, because a terminal blocks. That thread is not waited for: it may never return.
+// Reads lines on a separate thread, because a terminal blocks. The thread is detached, since its read may never return.
 class InputLines {
  public:
   explicit InputLines(std::FILE* file);
 
-  std::optional<std::string> poll();  // the next line, without its end; nothing where none has come yet
-  bool ended() const;                 // the input has ended, and all lines were given
+  std::optional<std::string> poll();  // the next line, without its line end; nothing if none has arrived
+  bool ended() const;                 // whether the input has ended and all lines were returned
 
  private:
   struct State {
@@ -40,15 +40,15 @@ class Conversation : public RequestSource {
  public:
   struct Terminal {
     std::FILE *in = nullptr, *out = nullptr;
-    std::function<int()> interrupts;  // how many were asked for so far: one ends an answer, two the conversation
+    std::function<int()> interrupts;  // number of interrupts so far: one ends an answer, two the conversation
   };
-  // `each`: how answers are drawn; its max_new is lowered to what fits into `max_positions` positions.
+  // `each` sets how answers are sampled; its max_new is lowered to fit into `max_positions` positions.
   Conversation(const TextModel& model, Request each, int64_t max_positions, std::time_t now, Terminal terminal);
 
   int64_t waiting() const override { return next_ ? 1 : 0; }
   std::optional<Request> next() override;
   bool ended() const override { return ended_; }
-  std::vector<int32_t> cancelled() override;  // also looks for lines: it is called between all steps
+  std::vector<int32_t> cancelled() override;  // also reads lines, because it is called between all steps
   void drawn(std::vector<SampleToken> tokens) override;
 
  private:
@@ -65,10 +65,10 @@ class Conversation : public RequestSource {
   const Terminal terminal_;
   InputLines lines_;
   OrderedJson messages_ = OrderedJson::array();
-  std::optional<Request> next_;     // the request that the newest line became
-  std::optional<int32_t> current_;  // the answer that is being written
+  std::optional<Request> next_;     // the request made from the newest line
+  std::optional<int32_t> current_;  // the sample of the current answer
   int32_t answers_ = 0;
-  int interrupts_ = 0;  // that were acted on
+  int interrupts_ = 0;  // interrupts handled so far
   bool ended_ = false;
   std::string answer_;
   std::optional<AnswerStream> stream_;

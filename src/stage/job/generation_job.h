@@ -1,5 +1,5 @@
-// A job that continues texts: prompts go through the pipeline step by step, and completions into a file or to whom the
-// traffic says.
+// A job that generates: prompts go through the pipeline step by step, and completions go to a file or to the traffic's
+// consumers.
 #pragma once
 
 #include "stage/generation/generator.h"
@@ -27,7 +27,7 @@ class GenerationJob : public Workload {
   NotFinite not_finite() const override { return job_.is_last() ? hash_.not_finite() : NotFinite{}; }
 
  private:
-  std::vector<double> block_seconds();  // of a step, measured; collective
+  std::vector<double> block_seconds();  // measured seconds of a step in each block; collective
   JobPlan sizes_of(std::vector<LayerRange> cut) const;
   CacheShape fit_caches(LayerRange layers) const;  // collective in the pipeline; the weights must be loaded
   void answer_errors(const std::vector<CompletionConsumer*>& consumers) const;
@@ -39,7 +39,7 @@ class GenerationJob : public Workload {
   PromptSizes prompts_;
   std::optional<Generator> generator_;
   CompletionFile* output_ = nullptr;      // the frame owns it
-  std::optional<CompletionRelay> relay_;  // last stages, where further replicas have completions for the output
+  std::optional<CompletionRelay> relay_;  // last stages, if several replicas have completions for the output
   CompletionHash hash_;                   // the completions of this rank's pipeline in the last run
 };
 

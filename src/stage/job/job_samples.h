@@ -1,5 +1,5 @@
-// The samples of a job on one rank. Rank 0 has all of them, the first stage of a pipeline those of its share. Of the
-// lists that grow with the job, each rank has only those that it needs.
+// The samples of a job on one rank. Rank 0 has all samples, the first stage of a pipeline those of its share. Each rank
+// has only those lists, whose size grows with the job, that it needs.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace lfm2 {
 struct Share {
   SampleRange samples;
   int64_t first_token = 0, tokens = 0;
-  int64_t first_scored = 0;  // --score: scored tokens of the preceding shares
+  int64_t first_scored = 0;  // --score: scored tokens in preceding shares
 };
 void for_each_field(MaybeConst<Share> auto& share, const auto& each) {  // see base/words.h
   each(share.samples.first, share.samples.count, share.first_token, share.tokens, share.first_scored);
@@ -30,11 +30,11 @@ class JobSamples {
  public:
   struct Distribution {
     int stages = 1;                  // number of ranks in a pipeline
-    std::vector<int> listing_ranks;  // ranks that must know where each sample begins; rank 0 always does
-    int naming_rank = -1;            // rank that must know the names of the samples; -1: none
+    std::vector<int> listing_ranks;  // ranks that need the sample offsets; rank 0 always has them
+    int naming_rank = -1;            // rank that needs the names of the samples; -1: none
     bool may_leave_out = false;      // whether leave_out() will be called
-    bool scores = false;             // --score: where samples begin is counted in scored tokens
-    bool embeddings = false;         // lines of /v1/embeddings: it is counted in inputs; one pipeline
+    bool scores = false;             // --score: offsets count scored tokens
+    bool embeddings = false;         // lines of /v1/embeddings: offsets count inputs; only one pipeline
     double timeout_seconds = 0;
   };
 
@@ -42,50 +42,50 @@ class JobSamples {
   JobSamples(const MpiWorld& world, Samples all, Distribution distribution);
 
   JobSize size() const { return size_; }  // the size of the whole job
-  JobSize left() const { return left_; }  // the size of what is left; its tokens are known once share() was called
-  // The names of all samples of the job, on ranks that know them.
+  JobSize left() const { return left_; }  // the size of the remaining samples; its tokens are known after share()
+  // The names of all samples of the job, on ranks that have them.
   const SampleNames& names() const { return names_; }
   void forget_names() { names_ = SampleNames(); }
-  // Why some samples are answered with an error, by their numbers in the whole job; on ranks that know the names.
+  // The errors that answer some samples, by their numbers in the whole job; on ranks that have the names.
   const SampleErrors& errors() const { return errors_; }
-  // The numbers in the whole job of the samples that are left.
+  // The numbers of the remaining samples in the whole job.
   const SampleNumbers& numbers() const { return numbers_; }
 
   // All samples, on rank 0, before leave_out() and share().
   const Samples& all() const { return samples_; }
 
-  // Leaves out the samples that an earlier run has finished, which are the same on all ranks. Called at most once,
-  // before share(). References to offsets() stay valid.
+  // Leaves out samples that an earlier run has finished; all ranks pass the same ones. Called at most once, before
+  // share(). References to offsets() stay valid.
   void leave_out(const FinishedRanges& finished);
-  // Cuts the samples that are left into a share for each pipeline, and sends each share to the first stage of its
-  // pipeline. Collective. Error(kUsage) on rank 0 where there are fewer samples than pipelines.
+  // Cuts the remaining samples into a share for each pipeline, and sends each share to the first stage of its pipeline.
+  // Collective. Error(kUsage) on rank 0 if there are fewer samples than pipelines.
   void share();
 
   const Share& share_of(int64_t pipeline) const { return shares_.at(static_cast<size_t>(pipeline)); }
   const Share& own_share() const { return share_of(world_.rank() / distribution_.stages); }
-  // First stages: the samples of the own share are own_range() of these. On rank 0 the shares of other pipelines follow
-  // them.
+  // First stages: own_range() of these samples is this pipeline's share. On rank 0 the shares of other pipelines
+  // follow.
   const Samples& own_samples() const { return samples_; }
   SampleRange own_range() const { return {0, own_share().samples.count}; }
   int64_t mean_length() const { return std::max<int64_t>(1, left_.tokens / left_.samples); }
 
-  // Ranks that list, and rank 0: where samples begin, among those that are left and in the whole job. In tokens, with
-  // --score in scored tokens, of /v1/embeddings in inputs.
+  // Listing ranks and rank 0: where samples begin, among the remaining samples and in the whole job. Counted in tokens,
+  // with --score in scored tokens, for /v1/embeddings in inputs.
   const SampleOffsets& offsets_left() const {
     if (world_.rank() != 0) return listed_;
     return distribution_.scores ? samples_.scored : distribution_.embeddings ? samples_.inputs : samples_.offsets;
   }
   const SampleOffsets& offsets() const { return whole_offsets_ ? *whole_offsets_ : offsets_left(); }
-  // --score: the bytes of each sample's scored text, of the whole job, added up; on rank 0 and on the last one of the
-  // first pipeline. Null on the others, and where there is no tokenizer.
+  // --score: prefix sums of the bytes of each sample's scored text, for the whole job; on rank 0 and on the last rank
+  // of the first pipeline. Null on other ranks, and without a tokenizer.
   const SampleOffsets* scored_bytes() const { return scored_bytes_.samples() > 0 ? &scored_bytes_ : nullptr; }
-  // Lines of /v1/embeddings: what their answers hold, of the whole job; on the rank that knows the names.
+  // Lines of /v1/embeddings: what their answers contain, for the whole job; on the rank that has the names.
   const EmbeddingLines& embeddings() const { return embeddings_; }
 
  private:
   bool lists(int rank) const;
   void pass_offsets(int to, SampleRange range, const SampleOffsets& from, SampleOffsets& into);
-  void pass_rules(int to, SampleRange range);  // of first stages: how their samples are to be continued
+  void pass_rules(int to, SampleRange range);  // sends a first stage the generation fields of its samples
   template <class Make, class Add>
   void pass_pieces(const char* what, const Make& make, const Add& add);
   void pass_names();
@@ -97,9 +97,9 @@ class JobSamples {
   JobSize size_, left_;
   SampleNumbers numbers_;
   std::vector<Share> shares_;  // [pipelines]
-  Samples samples_;            // rank 0: all samples that are left; first stages: those of their share
-  SampleOffsets listed_;       // ranks that list, except rank 0: offsets of the samples that are left
-  // Offsets of the whole job, on ranks that list, where samples may be left out.
+  Samples samples_;            // rank 0: all remaining samples; first stages: those of their share
+  SampleOffsets listed_;       // listing ranks except rank 0: offsets of the remaining samples
+  // Offsets of the whole job, on listing ranks, if samples may be left out.
   std::optional<SampleOffsets> whole_offsets_;
   SampleOffsets scored_bytes_;
   SampleNames names_;

@@ -1,5 +1,5 @@
 // The text side of a job on one rank. Rank 0 reads lines and has the tokenizer, the templates and
-// generation_config.json; ranks that write completions with their texts, or look for stop texts, have the tokenizer.
+// generation_config.json. Ranks that write texts of completions, or search for stop texts, have the tokenizer.
 #pragma once
 
 #include <ctime>
@@ -19,40 +19,40 @@ namespace lfm2 {
 class ShardSet;
 struct ModelConfig;
 
-// The most tokens of a sample. With --score it may have one more than the model has positions, because nothing follows
-// its last token; with --stride it may be longer still.
+// The most tokens of a sample. With --score this is one more than the model's positions, because nothing is predicted
+// after the last token; with --stride it is larger still.
 int64_t max_sample_tokens(const Options& options, const ModelConfig& config);
 
-// The ranks of each of the replicas. Error(kUsage) where some would have more than others.
+// The number of ranks of each replica. Error(kUsage) if the replicas would differ.
 int ranks_of_a_pipeline(int ranks, int replicas);
 
-// Called with each piece of the input that rank 0 reads: this rank does not stall. Error(kStopped) on request.
+// Called with each piece of the input that rank 0 reads: tells the watchdog of progress. Error(kStopped) on request.
 void pulse_while_reading(MpiWorld& world);
 
 class JobText {
  public:
-  // Collective. Opens an input of lines, on rank 0, and finds out what kind of job it is. Error(kUsage) for options
-  // that do not go together in a job of that kind.
+  // Collective. Opens an input of lines, on rank 0, and determines the kind of job. Error(kUsage) for options that
+  // contradict each other in a job of that kind.
   JobText(const Options& options, MpiWorld& world);
 
   bool continues() const { return continues_; }
-  // Whether its lines are /v1/embeddings'.
+  // Whether the lines are /v1/embeddings'.
   bool embeds() const { return embeds_; }
-  // The time of the job: that of the run which it resumes, else now. Equal on all ranks.
+  // The time of the job: that of the resumed run, else now. Equal on all ranks.
   std::time_t now() const { return now_; }
 
-  // Rank 0: reads what lies beside the shards, or in --tokenizer, as far as the job needs it.
+  // Rank 0: reads the text files beside the shards, or in --tokenizer, that the job needs.
   void open(const ShardSet& shards);
   // Rank 0, after open(): the samples of an input of lines, or of --prompt.
   Samples read(const ModelConfig& config, ThreadPool& threads);
-  // Collective, after open() and read(): gives the tokenizer to the last rank of each pipeline where it writes texts or
-  // looks for stop texts, and generation_config.json to all ranks of replicas.
+  // Collective, after open() and read(): sends the tokenizer to the last rank of each pipeline if that rank writes
+  // texts or searches for stop texts, and generation_config.json to all ranks of replicas.
   void share(double timeout_seconds);
 
-  const Tokenizer* tokenizer() const;  // null where this rank has none
-  // Rank 0, after open(): null where there is no tokenizer. A conversation has one once read() has succeeded.
+  const Tokenizer* tokenizer() const;  // null if this rank has none
+  // Rank 0, after open(): null if there is no tokenizer. A conversation has one once read() has succeeded.
   const TextModel* model() const { return model_ ? &*model_ : nullptr; }
-  const std::string& missing() const { return missing_; }  // then why
+  const std::string& missing() const { return missing_; }  // why model() is null
   const SamplingOverrides& generation_config() const { return generation_config_; }
   std::string checksum() const { return model_ ? model_->checksum() : ""; }  // of tokenizer and templates
 
@@ -63,12 +63,12 @@ class JobText {
   const Options& options_;
   MpiWorld& world_;
   bool continues_ = false, embeds_ = false;
-  int writer_ = 0;  // the rank that makes the output
+  int writer_ = 0;  // the rank that writes the output
   std::time_t now_ = 0;
   std::unique_ptr<LineReader> lines_;
   std::optional<TextModel> model_;      // rank 0
   std::optional<Tokenizer> tokenizer_;  // see share(); not rank 0
-  bool stops_ = false;                  // rank 0: completions may end at stop texts
+  bool stops_ = false;                  // rank 0: whether completions may end at stop texts
   std::string missing_;                 // why there is no model
   std::string generation_config_text_;
   SamplingOverrides generation_config_;

@@ -1,5 +1,6 @@
-// A job that scores samples: micro-batches go through the pipeline, and logits or log-probabilities into a file. They
-// may be compared with a reference. With --score, those of the samples' own tokens, from which perplexity follows.
+// A job that scores samples: micro-batches go through the pipeline, and logits or log-probabilities go to a file. They
+// may be compared with a reference. With --score, results are the log-probabilities of the samples' own tokens, from
+// which perplexity is computed.
 #pragma once
 
 #include "stage/io/scores.h"
@@ -32,7 +33,7 @@ class ScoringJob : public Workload {
   double tail_share(LayerRange layers) const;
   // Chooses the size of micro-batch again, by timing the loaded stages; collective in the pipeline.
   void measure_and_replan(const std::vector<LayerRange>& cut);
-  int64_t mean_length() const;  // of what goes through the stages
+  int64_t mean_length() const;  // of the samples or windows that go through the stages
   double result_bytes() const;
   int64_t largest_target(const std::vector<LayerRange>& cut) const;
   JobPlan sizes_of(const std::vector<LayerRange>& cut) const;
@@ -44,7 +45,7 @@ class ScoringJob : public Workload {
   void replay_kept(ResultConsumer& consumer) const;
 
   JobFrame& job_;
-  std::optional<Windows> windows_;             // on first stages, with --stride where a sample is longer than the model
+  std::optional<Windows> windows_;             // on first stages, with --stride if a sample is longer than the model
   std::optional<MicroBatches> micro_batches_;  // on first stages
   BatchPlan plan_;
   std::optional<Scorer> scorer_;
@@ -52,7 +53,7 @@ class ScoringJob : public Workload {
   std::optional<Validation> validation_;
   std::optional<ResultHash> hash_;           // the results of the last run
   std::optional<NotFiniteRows> not_finite_;  // among the results of the last run
-  std::optional<ScoreCounter> scores_;       // with --score: those of the last run, and of samples that were kept
+  std::optional<ScoreCounter> scores_;       // with --score: of the last run and of kept samples
 };
 
 }  // namespace lfm2

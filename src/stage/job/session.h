@@ -1,4 +1,4 @@
-// The loaded layers of a rank and its links to the others of its pipeline: what one job after another runs on.
+// The loaded layers of a rank and its links to the other ranks of its pipeline, on which jobs run one after another.
 #pragma once
 
 #include <functional>
@@ -26,17 +26,17 @@ struct PipelineRank {
   Backend& backend;
   Watchdog& watchdog;
   int64_t index = 0, stages = 1;
-  std::vector<LayerRange> pieces;  // several where micro-batches go round a ring
+  std::vector<LayerRange> pieces;  // several with interleaved stages
   DType compute = DType::kF32;
-  // The links to the other stages; null for a single stage. make_channel is called for the first job, and again where
-  // a later one needs more buffers.
+  // The links to the other stages; null for a single stage. make_channel is called for the first job, and again if a
+  // later job needs more buffers.
   std::function<std::unique_ptr<Channel>(const ChannelShape& shape)> make_channel;
   std::unique_ptr<ControlLink> control;
 };
 
 class Session {
  public:
-  // Loads the pieces, with `readers` threads. `shards` must outlive this.
+  // Loads the pieces with `readers` threads. `shards` must outlive this.
   Session(const ShardSet& shards, PipelineRank rank, Progress& progress, int readers);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -55,22 +55,22 @@ class Session {
   ShardWeights weights_;
   std::vector<Stage> pieces_;
   std::unique_ptr<Channel> channel_;
-  int channel_buffers_ = 0;  // of the first stage, which the channel is made for
+  int channel_buffers_ = 0;  // buffers of the first stage that the channel supports
 };
 
-// What the blocks of layers and the LM head cost on the devices that are going to compute them, before the weights are
-// loaded: --balance and --virtual-stages 0 cut by it. Loads a block of each kind (BlockKinds) and times it on batches
-// of two sizes. The ranks share the kinds; all get the costs of all blocks, and of the head for rows, which are nothing
-// where the model ends before its LM head. Transfers are not timed. Collective.
+// Measures the costs of all blocks and of the LM head on the ranks' devices, before the weights are loaded. --balance
+// and --virtual-stages 0 cut by these costs. Loads a block of each kind (BlockKinds) and times it on batches of two
+// sizes. The ranks divide the kinds among them, and all get all costs. The head's cost, for rows, is 0 if the model
+// ends before its LM head. Transfers are not timed. Collective.
 BlockCosts time_blocks(const ShardSet& shards, const Machine& machine, const MpiWorld& world, DType compute,
                        TimedSamples samples, TimedSizes sizes, double timeout_seconds);
 
-// Leaves out what a job with these results does not compute: of hidden states the LM head, and of those after a layer
-// everything after that layer. Error(kUsage) where the model has no such layer.
+// Leaves out the parts of the model that these results do not need: hidden states need no LM head, and those after a
+// layer need nothing after that layer. Error(kUsage) if the model has no such layer.
 void leave_out_unneeded(ShardSet& shards, const ResultKind& results);
 
-// The memory that a rank with these pieces takes while micro-batches or steps of up to `tokens` tokens go through it.
-// The one with the last layer computes `rows` rows of logits for each.
+// The memory that a rank with these pieces needs for micro-batches or steps of up to `tokens` tokens. The rank with the
+// last layer computes `rows` rows of logits for each.
 StageMemory stage_memory(const ShardSet& shards, std::span<const LayerRange> pieces, DType compute, int64_t tokens,
                          int64_t rows);
 
