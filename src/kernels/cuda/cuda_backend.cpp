@@ -33,7 +33,7 @@ std::string uuid_text(const cudaUUID_t& uuid) {
   return text;
 }
 
-// Makes `device` the calling thread's GPU, or throws with the reason why it cannot be.
+// Makes `device` the calling thread's GPU, or throws the reason why it cannot be.
 int select(int device) {
   const int count = cuda_device_count();
   if (device < 0 || device >= count)
@@ -52,8 +52,8 @@ bool reached_by_kernels(const void* memory) {
   return attributes.type != cudaMemoryTypeUnregistered && attributes.devicePointer == memory;
 }
 
-// Enqueues a copy between the kernels of a step: so few bytes are copied sooner by a kernel. (Beside them, on another
-// stream, a kernel would wait for room.)
+// Enqueues a copy between the kernels of a step: a kernel copies few bytes sooner than a copy engine. (On another
+// stream, beside those kernels, it would wait for room.)
 void copy_between_kernels(cudaStream_t stream, void* to, const void* from, size_t bytes) {
   constexpr size_t kFewBytes = 16384, kWord = 4;
   const auto in_words = [](const void* memory) { return reinterpret_cast<uintptr_t>(memory) % kWord == 0; };

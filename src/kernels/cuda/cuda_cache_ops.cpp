@@ -45,8 +45,8 @@ KeyPages key_pages(const Tensor& qkv, AttentionShape shape, const Batch& batch, 
           .value_scales = cache.value_scales};
 }
 
-// Attention of the tokens after the singles where all their sequences begin here: these are whole samples, whose keys
-// and values are in qkv. Reading them there spares converting them from fp8.
+// Attention of the tokens after the singles, if all their sequences begin in this batch: they are whole samples, whose
+// keys and values are in qkv. Reading them there avoids converting them from fp8.
 AttentionArgs samples_after_singles(AttentionArgs args, const Tensor& qkv, const Tensor& out, int64_t singles) {
   args.qkv = qkv.rows(singles, args.tokens - singles).data;
   args.out = out.rows(singles, args.tokens - singles).data;
@@ -132,7 +132,7 @@ void CudaOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const T
 #if LFM2_HAS_SM90A
 namespace {
 
-// Whether launch_project_short_conv takes the convolution.
+// Whether launch_project_short_conv supports the convolution.
 bool convolves_behind_product(const ShortConvArgs& args, const Batch& batch, const ConvCache& cache) {
   const bool one_each = batch.singles == batch.sequences && batch.sequences == batch.tokens;
   return one_each && batch.tokens <= kMaxConvolvedRows && args.taps == 3 && args.hidden % 16 == 0 &&

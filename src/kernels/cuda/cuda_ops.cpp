@@ -84,7 +84,7 @@ void CudaOps::attention(const Tensor& qkv, AttentionShape shape, const Batch& ba
   attend(attention_args(qkv, shape, batch, out), qkv.dtype, batch.max_length);
 }
 
-// The choice cannot be seen in the results: both kernels of the 16-bit types give the same bits.
+// The choice does not show in the results: both kernels of the 16-bit types give the same bits.
 void CudaOps::attend(const AttentionArgs& args, DType act, [[maybe_unused]] int64_t max_length) {
   if (act == DType::kF32) return launch_attention_simt(stream_, args);
 #if LFM2_HAS_SM90A

@@ -11,7 +11,7 @@ namespace lfm2 {
 
 namespace {
 
-// Whether the answer is success rather than "not ready"; throws on anything else. CUDA keeps "not ready" as its last
+// Whether the result is success rather than "not ready"; throws on anything else. CUDA keeps "not ready" as its last
 // error, so that is cleared.
 bool is_done(cudaError_t answer, const char* call) {
   if (answer == cudaSuccess) return true;
@@ -20,7 +20,7 @@ bool is_done(cudaError_t answer, const char* call) {
   return false;
 }
 
-// By the GPU's clock; both events must be done.
+// The time between two events by the GPU's clock; both must be done.
 double seconds_between(const CudaTimingEvent& first, const CudaTimingEvent& second) {
   float milliseconds = 0;
   CUDA_CHECK(cudaEventElapsedTime(&milliseconds, first.native(), second.native()));
@@ -46,12 +46,13 @@ void CudaTimingEvent::wait() const { CUDA_CHECK(cudaEventSynchronize(event_)); }
 
 CudaClock::CudaClock(cudaStream_t stream) : stream_(stream) { look(); }
 
-// Each event was stamped after it was recorded, and before it was seen to be done. Where another process has the GPU's
-// turn, a stamp comes ms after the recording but is seen as soon; where others have the host's processors, stamps are
-// seen late, but not each of them. So all bounds are brought together, and the anchor lies close below the upper one.
+// Each event was stamped after it was recorded, and before it was seen to be done. While another process has the GPU's
+// turn, a stamp comes ms after the recording but is seen at once. While others have the host's processors, stamps are
+// seen late, but not all of them. So the bounds of all tries are combined, and the anchor lies close below the upper
+// bound.
 void CudaClock::look() {
   constexpr int kTries = 16;           // some 10 us each
-  constexpr double kSeenAfter = 5e-6;  // from a stamp to when the host sees it, if nobody is in the way
+  constexpr double kSeenAfter = 5e-6;  // from a stamp to when the host sees it, if nothing is in the way
   double earliest = -std::numeric_limits<double>::infinity(), latest = std::numeric_limits<double>::infinity();
   for (int i = 0; i < kTries; ++i) {
     const CudaTimingEvent& event = anchors_[i == 0 ? anchor_ : 1 - anchor_];
@@ -68,13 +69,13 @@ void CudaClock::look() {
 }
 
 void CudaClock::follow() {
-  constexpr double kStaleSeconds = 1;  // clocks drift by some 10 us in it, and a look takes a ten thousandth
+  constexpr double kStaleSeconds = 1;  // in this time clocks drift by some 10 us; a look takes a ten-thousandth of it
   constexpr double kFarSeconds = 4;    // up to here a float resolves half a microsecond
   const double now = steady_seconds();
   if (now - anchor_seconds_ > kStaleSeconds && is_done(cudaStreamQuery(stream_), "work on the GPU")) return look();
   const CudaTimingEvent& next = anchors_[1 - anchor_];
   if (next_earliest_ && next.done()) {
-    // Whatever the GPU's clock says, it was not before it was recorded, nor after now.
+    // Whatever the GPU's clock says, the event was stamped after its recording and before now.
     anchor_seconds_ = std::clamp(seconds_of(next), *next_earliest_, now);
     anchor_ = 1 - anchor_;
     next_earliest_.reset();
@@ -103,7 +104,7 @@ CudaStream::~CudaStream() {
 
 void CudaStream::submit(std::function<void()> work, int64_t tag) {
   collect_finished();
-  // So far ahead of the GPU that all intervals are in use: the newest one covers this work, too.
+  // All intervals are in use, because the host is far ahead of the GPU: the newest one covers this work, too.
   const bool extend = count_ == kIntervals;
   Interval& interval = intervals_[(first_ + count_ - (extend ? 1 : 0)) % kIntervals];
   if (!extend) {

@@ -15,7 +15,7 @@ namespace {
 
 template <class Function>
 Function find_function(const char* name) {
-  constexpr int kSince = 11070;  // from this version of CUDA on, without a setting of the driver's
+  constexpr int kSince = 11070;  // from this version of CUDA on, no setting of the driver is needed
   void* function = nullptr;
   cudaDriverEntryPointQueryResult result{};
   CUDA_CHECK(cudaGetDriverEntryPointByVersion(name, &function, kSince, cudaEnableDefault, &result));
@@ -23,7 +23,7 @@ Function find_function(const char* name) {
   return reinterpret_cast<Function>(function);
 }
 
-// What fails where GPUs are no peers, or processes may not share their memory.
+// Throws if GPUs are not peers, or processes may not share their memory.
 void check_peers(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return;
   static_cast<void>(cudaGetLastError());  // otherwise a later check would find this error

@@ -21,12 +21,12 @@ struct Ballots {
     for (int b = 0; b < kBits; ++b) same &= ((expert >> b) & 1) != 0 ? bits[b] : ~bits[b];
     return same;
   }
-  // How many of the lanes before this one go to `expert`.
+  // The number of lanes before this one that go to `expert`.
   __device__ int before(int expert) const { return __popc(lanes(expert) & ((1u << (threadIdx.x % 32)) - 1)); }
   unsigned there, bits[kBits];
 };
 
-// The value of `expert`, or of any where that is -1. Lane l has those of experts l, l + 32, ….
+// The value of `expert`, or of any expert if that is -1. Lane l has those of experts l, l + 32, ….
 template <int kSets>
 __device__ int value_of(int expert, const int (&values)[kSets]) {
   int value = __shfl_sync(kAllLanes, values[0], expert & 31);

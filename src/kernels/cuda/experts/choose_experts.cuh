@@ -32,7 +32,7 @@ template <int kSets>
 __device__ void choose_experts(const float (&logits)[kSets], const ChoiceRule& rule, int32_t* ids, float* weights) {
   const int lane = threadIdx.x % 32;
   float p[kSets];
-  uint32_t keys[kSets];  // larger for a larger score; 0 for an expert that does not exist or is taken
+  uint32_t keys[kSets];  // larger for a larger score; 0 for an expert that does not exist or is chosen
 #pragma unroll
   for (int s = 0; s < kSets; ++s) {
     const int expert = lane + 32 * s;

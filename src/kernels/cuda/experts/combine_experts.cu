@@ -1,4 +1,4 @@
-// combine_experts: adds the experts' rows, by their weights, to the residual.
+// combine_experts: adds the experts' rows, times their weights, to the residual.
 #include "kernels/cuda/experts/combine_experts.cuh"
 
 namespace lfm2 {

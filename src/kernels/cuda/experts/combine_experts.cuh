@@ -16,7 +16,7 @@ struct Choices {
   float weights[kChoices];
 };
 
-// Those from choice `first` on.
+// The rows and weights from choice `first` on.
 __device__ inline Choices load_choices(const CombineExpertsArgs& args, int64_t token, int first) {
   Choices choices = {};
 #pragma unroll
@@ -28,7 +28,7 @@ __device__ inline Choices load_choices(const CombineExpertsArgs& args, int64_t t
   return choices;
 }
 
-// Waits for the previous kernel, and loads the first choices, before that where they have been there for long enough.
+// Waits for the previous kernel, and loads the first choices: before the wait if the routing is visible by then.
 __device__ inline Choices first_choices(const CombineExpertsArgs& args, int64_t token) {
   Choices choices = {};
   const bool visible = args.routing_visible == Visible::kBeforeWait;
@@ -50,7 +50,7 @@ __device__ void load_chosen(const CombineExpertsArgs& args, const Choices& choic
     if (first + j < args.top_k)
       y[j] = load_packed(static_cast<const T*>(args.y) + choices.rows[j] * args.hidden + c, args.hidden - c, vector);
 }
-// Adds them to the sum over the choices before.
+// Adds them to the sum over the earlier choices.
 template <class T>
 __device__ void add_chosen(const CombineExpertsArgs& args, const Choices& choices, int first,
                            const Packed<T> (&y)[kChoices], Octet& sum) {

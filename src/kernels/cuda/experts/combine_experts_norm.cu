@@ -7,11 +7,11 @@ namespace lfm2 {
 
 namespace {
 
-// - operands: those of combine_experts_kernel, norm_weight [hidden] of any type, normed [tokens, hidden] of type T:
-//   the norm of the rounded residual, as rms_norm computes it, or, rounded once more, args.rounded; that only where a
-//   thread has one octet alone.
+// - operands: those of combine_experts_kernel, norm_weight [hidden] of any type, normed [tokens, hidden] of type T: the
+//   norm of the rounded residual, as rms_norm computes it. If each thread has only one octet, args.rounded may receive
+//   the norm instead, rounded once more.
 // - block: one token.
-// - thread: octets of its residual, blockDim.x apart; where it has one alone, that stays in registers for the norm.
+// - thread: octets of its residual, blockDim.x apart; a single one stays in registers for the norm.
 // - alignment: `vector`: octets_on_16_bytes(), normed and norm_weight on 16 bytes; otherwise any.
 template <class T, bool vector>
 __global__ void __launch_bounds__(kMaxPartials, sizeof(T) == 4 ? 3 : 4)
@@ -46,12 +46,12 @@ __global__ void __launch_bounds__(kMaxPartials, sizeof(T) == 4 ? 3 : 4)
   }
 }
 
-// For many tokens of 16-bit types, with up to kChoices choices. A warp that has a whole token needs no other one, so
-// that loads are always in flight.
+// For many tokens of 16-bit types, with up to kChoices choices. A warp that has a whole token waits for no other warp,
+// so that loads are always in flight.
 constexpr int kRowWarps = 4, kRowsAtOnce = 2;  // slices of a token whose loads are in flight at once
 constexpr int kSliceOctets = 32;
 // - operands: those of combine_experts_norm_kernel.
-// - block: kRowWarps tokens, one a warp.
+// - block: kRowWarps tokens, one for each warp.
 // - thread: every 32nd octet of its warp's token, up to kMaxTrees.
 // - alignment: octets_on_16_bytes(), normed and norm_weight on 16 bytes; hidden in slices of 32 octets.
 template <class T, bool rounds>
@@ -117,7 +117,7 @@ void launch_by_warps(cudaStream_t stream, const CombineExpertsNormArgs& args) {
                    {ceil_divide(args.combine.tokens, kRowWarps), kRowWarps * 32}, stream, args);
 }
 
-// So many tokens fill a multiprocessor with warps of their own.
+// This many tokens fill an SM with a warp for each.
 constexpr int kManyTokens = 16;
 
 }  // namespace

@@ -1,10 +1,12 @@
-// The product of tokens with the router's gate on tensor cores: how it is divided, and the order of its sums, which is
-// the same for every kernel, so that a token's experts are. For norm_route.cu and norm_route_swiglu.cu.
+// The product of tokens with the router's gate on tensor cores: how it is divided, and the order of its sums. The order
+// is the same for every kernel, so that a token's experts are, too. For norm_route.cu and norm_route_swiglu.cu.
 //
 // A warp multiplies a slice of the rows. The product's rows are experts, its columns tokens. Lane (g, j) = (lane / 4,
-// lane % 4) holds the elements from 8 j on of each chunk of its slice: those of token g of a tile of tokens, and those
-// of experts g and g + 8 of a tile of experts. Both operands may have their elements in any order along k, as long as
-// it is the same.
+// lane % 4) holds 8 elements of each chunk of its slice. It holds them of token g of a tile of tokens, and of experts g
+// and g + 8 of a tile of experts.
+//   elements of a chunk:   0 … 7   8 … 15   16 … 23   24 … 31
+//   lanes:                 j = 0   j = 1    j = 2     j = 3
+// Both operands may have their elements in any order along k, as long as it is the same.
 #pragma once
 
 #include "kernels/cuda/experts/choose_experts.cuh"
@@ -18,7 +20,7 @@ constexpr int kSlices = kMaxTrees;    // of a row, at most: each has the element
 constexpr int kSliceK = 32 * kOctet;  // elements of a slice
 constexpr int kChunks = 8;            // pieces of a slice: 32 elements each, 8 for each lane of a quad
 constexpr int kChunkK = kSliceK / kChunks;
-// Tensor cores truncate their sums. After so many chunks these are added to others, with rounding.
+// Tensor cores truncate their sums. After this many chunks the sums are added to other sums, with rounding.
 constexpr int kPromoted = 2;
 constexpr int kTileTokens = 8, kTileExperts = 16;  // what one mma multiplies
 
@@ -31,7 +33,7 @@ __device__ __forceinline__ void multiply_half(float (&d)[4], const uint4 (&rows)
   else
     multiply_add<Gate>(d, {rows[0].z, rows[1].z, rows[0].w, rows[1].w}, x.z, x.w);
 }
-// Which token and expert of their tiles the lane's sum d[i] belongs to.
+// The token and the expert, in their tiles, to which the lane's sum d[i] belongs.
 __device__ inline int token_of_sum(int i) { return static_cast<int>(threadIdx.x) % 4 * 2 + i % 2; }
 __device__ inline int expert_of_sum(int i) { return static_cast<int>(threadIdx.x) % 32 / 4 + i / 2 * 8; }
 

@@ -1,6 +1,6 @@
-// The blocks of one launch sort their assignments by expert together: each counts its own, at most one a lane, learns
-// what the others have, and knows then where its rows go. For norm_route, and for norm_route_swiglu, whose blocks all
-// have the same assignments.
+// The blocks of one launch sort their assignments by expert together. Each counts its own assignments, at most one for
+// each lane, learns the counts of the other blocks, and then knows where its rows go. For norm_route, and for
+// norm_route_swiglu, whose blocks all have the same assignments.
 #pragma once
 
 #include "kernels/cuda/experts/ballots.cuh"
@@ -11,9 +11,9 @@ namespace lfm2 {
 
 constexpr int kMaxGrouped = 32;  // the most assignments of a block, and the most experts
 
-// How a block learns the counts of the others. kCluster: they are one cluster, and write into each other's shared
-// memory. kGrid: through global memory, which takes longer. There, blocks wait for others that may not have started yet
-// (dependent_launch.cuh says when that is safe). kNone: the launch does not sort.
+// How a block learns the counts of the others. kNone: the launch does not sort. kAlone: there are no others. kCluster:
+// they are one cluster, and write into each other's shared memory. kGrid: through global memory, which takes longer.
+// There, blocks wait for blocks that may not have started yet (dependent_launch.cuh explains when that is safe).
 enum class Exchange { kNone, kAlone, kCluster, kGrid };
 
 constexpr int kMaxParts = 8;  // blocks of a cluster, or warps of a block
@@ -25,7 +25,7 @@ struct GroupMemory {          // shared
   uint32_t tag;
 };
 
-// A byte that blocks give one another through global memory. Nothing else is ordered by it.
+// A byte that blocks pass to each other through global memory. It orders nothing else.
 __device__ inline void publish_byte(uint8_t* to, uint32_t byte) {
   asm volatile("st.relaxed.gpu.global.u8 [%0], %1;\n" ::"l"(to), "r"(byte) : "memory");
 }
@@ -39,10 +39,10 @@ __device__ inline uint32_t published_byte(const uint8_t* from) {
 struct SortedLane {
   int expert;  // of the lane's assignment, or -1
   int row;     // its sorted row, where there is one
-  int end;     // the first row behind those of expert `lane`
+  int end;     // the first row after those of expert `lane`
 
-  // `ballots` are those of the lanes' experts; `total` assignments of all blocks go to expert `lane`, and `before` of
-  // those are in blocks before this one.
+  // `ballots` are those of the lanes' experts. `total` assignments of all blocks go to expert `lane`, and `before` of
+  // those are in earlier blocks.
   __device__ __forceinline__ SortedLane(int own_expert, const Ballots<5>& ballots, int total, int before)
       : expert(own_expert), end(upto(total)) {
     row = __shfl_sync(kAllLanes, end - total + before, expert & 31) + ballots.before(expert);
@@ -68,7 +68,7 @@ class GroupBlocks {
   __device__ GroupBlocks(const NormRouteArgs& args, Exchange exchange, GroupMemory& memory)
       : args_(args), exchange_(exchange), memory_(memory) {}
 
-  // To be called first of all by every thread.
+  // Every thread calls this first.
   __device__ __forceinline__ void start() const {
 #if __CUDA_ARCH__ >= 900
     if (exchange_ != Exchange::kCluster) return;
@@ -82,13 +82,14 @@ class GroupBlocks {
 #endif
   }
 
-  // To be called by every thread behind the wait for the previous kernel, and some __syncthreads before sorted_row().
+  // Every thread calls this after the wait for the previous kernel, and before some __syncthreads() that precedes
+  // sorted_row().
   __device__ __forceinline__ void load_tag() const {
     if (exchange_ == Exchange::kGrid && threadIdx.x == 0) memory_.tag = published_byte(last_tag()) ^ kTag;
   }
 
-  // Sorts the block's `count` assignments, whose experts and weights are in the memory, and writes their routing.
-  // Every warp gets the sorted rows: lane l that of assignment l. Between the two, lane l looks after expert l.
+  // Sorts the block's `count` assignments, whose experts and weights are in the memory, and writes their routing. Every
+  // warp gets the sorted rows: lane l that of assignment l. In between, lane l handles expert l.
   __device__ __forceinline__ int sorted_row(int first, int count) const {
     const int expert = lane_ < count ? memory_.ids[lane_] : -1;
     const Ballots<5> ballots(expert);
@@ -99,9 +100,9 @@ class GroupBlocks {
   }
 
  private:
-  // A slot of global memory has the counts of a block's assignments, one byte a lane, with a tag that says of which
-  // launch they are. It alternates: each launch writes all slots, those of blocks that do not exist, too, and leaves
-  // its tag behind them for the next one.
+  // A slot of global memory has the counts of a block's assignments, one byte for each lane, with a tag that tells two
+  // launches apart. The tag alternates: each launch writes all slots, including those of blocks that do not exist, and
+  // then stores its tag after the slots for the next launch.
   static constexpr uint32_t kTag = 0x80;
   static constexpr int kFlying = 16;  // slots that a warp has in flight at once
   static_assert(kMaxGrouped < kTag);
@@ -111,7 +112,7 @@ class GroupBlocks {
   __device__ uint32_t barrier() const { return shared_address(&memory_.barrier); }
 
   // A number for the counts of a block: in the low half for the sum of all blocks, in the high half for the sum of the
-  // blocks before this one.
+  // earlier blocks.
   static __device__ uint32_t part_of(uint32_t count, bool before) { return count | (before ? count << 16 : 0); }
 
   // The sum of part_of over all blocks.
@@ -132,7 +133,7 @@ class GroupBlocks {
   }
 
   // Writes the block's counts into the memory of each block of the cluster, and waits for those of the others. Once
-  // they have come, nobody writes into this block's memory any more, so it may end.
+  // they have arrived, no block writes into this block's memory any more, so it may end.
   __device__ __forceinline__ void push_in_cluster([[maybe_unused]] uint32_t count) const {
 #if __CUDA_ARCH__ >= 900
     const uint32_t rank = cluster_rank();
@@ -143,14 +144,14 @@ class GroupBlocks {
 #endif
   }
 
-  // Writes the block's counts to its slot, and to slots of blocks that do not exist that they have none.
+  // Writes the block's counts to its slot, and counts of 0 to the slots of blocks that do not exist.
   __device__ __forceinline__ void publish(uint32_t count) const {
     const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
     for (int slot = block + warp_ * blocks; slot < kMaxRouteBlocks; slot += warps_ * blocks)
       publish_byte(count_in(slot), memory_.tag | (slot == block ? count : 0));
   }
 
-  // Waits for the counts of all blocks. Each warp leaves the sums of its runs of blocks in its part.
+  // Waits for the counts of all blocks. Each warp stores the sums of its runs of blocks in its part.
   __device__ __forceinline__ void collect() const {
     const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
     const uint32_t tag = memory_.tag;
@@ -173,7 +174,7 @@ class GroupBlocks {
     }
     memory_.parts[warp_][lane_] = sum;
     __syncthreads();
-    if (block == 0 && threadIdx.x == 0) publish_byte(last_tag(), tag);  // all have read the one before
+    if (block == 0 && threadIdx.x == 0) publish_byte(last_tag(), tag);  // all blocks have read the previous tag
   }
 
   const NormRouteArgs& args_;

@@ -14,18 +14,18 @@ namespace {
 
 constexpr int kGroupThreads = 256, kGroupWarps = kGroupThreads / 32;
 
-// Few experts are sorted by one kernel, in one cluster of blocks, or in one block. Each warp takes a run of chunks of
-// 32 assignments, counts them, and then knows where its rows begin.
+// Few experts are sorted by one kernel, in one cluster of blocks, or in one block. Each warp has a run of chunks of 32
+// assignments, counts them, and then knows where its rows begin.
 constexpr int kFewThreads = 1024;
 constexpr int kCluster = 8;
 constexpr int64_t kFewAssignments = int64_t{1} << 18;
-constexpr int64_t kBlockAssignments = 2 * kFewThreads;  // up to so many, one block is faster than a cluster
+constexpr int64_t kBlockAssignments = 2 * kFewThreads;  // up to this many, one block is faster than a cluster
 
 // For few experts, up to 32 kSets, and few assignments, in one launch.
 // - operands: ids [assignments] int32; out rows, sources [assignments] and offsets [experts + 1] int32.
-// - block: one of the `blocks` blocks of the only cluster; each warp takes `run` consecutive chunks of 32 assignments:
-//   it counts them, learns from the other warps where its rows begin, and goes through them again.
-// - thread: one assignment of each chunk; between the two rounds, lane l looks after experts l, l + 32, ….
+// - block: one of the `blocks` blocks of the only cluster; each warp has `run` consecutive chunks of 32 assignments: it
+//   counts them, learns from the other warps where its rows begin, and goes through them again.
+// - thread: one assignment of each chunk; between the two rounds, lane l handles experts l, l + 32, ….
 // - alignment: any.
 template <int kSets, int blocks>
 __global__ void __launch_bounds__(kFewThreads) group_few_kernel(GroupByExpertArgs args, int run) {
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kFewThreads) group_few_kernel(GroupByExpertArg
   for (int s = 0; s < kSets; ++s) before[lane + 32 * s][warp] = count[s];
   __syncthreads();
 #pragma unroll
-  for (int s = 0; s < kSets; ++s) {  // each warp takes one expert
+  for (int s = 0; s < kSets; ++s) {  // each warp has one expert
     const int e = warp + 32 * s, own = before[e][lane], sum = upto(own);
     before[e][lane] = sum - own;
     if (lane == 31) mine[e] = sum;
@@ -106,8 +106,8 @@ struct Chunks {
   int64_t size;  // assignments of a block; the last block may have fewer
 };
 
-// - operands: ids [assignments] int32; out workspace [blocks, experts] int32: how many assignments of the block's
-//   chunk go to each expert.
+// - operands: ids [assignments] int32; out workspace [blocks, experts] int32: the number of assignments of the block's
+//   chunk that go to each expert.
 // - block: one chunk of chunks.size assignments.
 // - thread: assignments, kGroupThreads apart.
 // - alignment: any.
@@ -153,10 +153,10 @@ __device__ void first_rows(const GroupByExpertArgs& args, Chunks chunks, int* ne
   __syncthreads();
 }
 
-// Gives every assignment of a chunk its row, in the order of the assignments.
+// Writes the row of every assignment of a chunk, in the order of the assignments.
 // - operands: ids [assignments] and workspace [blocks, experts], as count_experts_kernel leaves it, int32; out rows,
 //   sources [assignments] and offsets [experts + 1] int32.
-// - block: one chunk, in rounds of one assignment a thread; within a round the warps come in order, and within a
+// - block: one chunk, in rounds of one assignment for each thread; within a round the warps come in order, and within a
 //   warp its lanes.
 // - thread: one assignment of each round.
 // - alignment: any.

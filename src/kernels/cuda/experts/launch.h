@@ -23,8 +23,8 @@ struct RouteArgs {
 };
 Visible launch_route(cudaStream_t stream, const RouteArgs& args);
 
-// normed = rms_norm(x), with the bits of launch_rms_norm; logits = normed gateᵀ in fp32; then route. Where there are
-// few assignments, up to 32 kMaxRouteBlocks, the same launch also groups them and scatters their rows.
+// normed = rms_norm(x), with the bits of launch_rms_norm; logits = normed gateᵀ in fp32; then route. If there are few
+// assignments, up to 32 kMaxRouteBlocks, the same launch also groups them and scatters their rows.
 struct NormRouteArgs {
   const void* x;      // [tokens, hidden]
   AnyArray gate;      // [experts, hidden]
@@ -38,11 +38,11 @@ struct NormRouteArgs {
   void* normed;          // [tokens, hidden]; may be x
   AnyArray norm_weight;  // [hidden]
   float eps;
-  // What group_by_expert and scatter_rows fill.
+  // What group_by_expert and scatter_rows write.
   int32_t *sources, *rows, *offsets;  // [tokens top_k], [tokens, top_k], [experts + 1]
   void* sorted;                       // [tokens top_k, hidden]
-  // Where sorted is fp8: it, and the rows [tokens, hidden] that it is scattered from where the launch does not group.
-  // The normed rows are not written where `rounded` is returned.
+  // If sorted is fp8: the sorted rows, and the rows [tokens, hidden] that are scattered to them if the launch does not
+  // group. If the launch returns `rounded`, the normed rows are not written.
   RoundedRows rounded_sorted{}, rounded{};
   uint8_t* exchange;     // [kRouteExchangeBytes]: 0 at first, then what a launch leaves for the next
   int reserved_sms = 0;  // as GemmArgs's
@@ -50,8 +50,8 @@ struct NormRouteArgs {
 constexpr int kMaxRouteBlocks = 128;
 constexpr int64_t kRouteExchangeBytes = kMaxRouteBlocks * 32 + 1;
 struct [[nodiscard]] NormRouteResult {
-  bool grouped;  // the assignments are, and their rows scattered; if not, the caller does so
-  bool rounded;  // of fp8 rows: they are; if not, the normed rows are those of rms_norm
+  bool grouped;  // the assignments are grouped, and their rows scattered; if not, the caller does so
+  bool rounded;  // for fp8 rows: they are rounded; if not, the normed rows are those of rms_norm
   Visible routing;
 };
 NormRouteResult launch_norm_route(cudaStream_t stream, const NormRouteArgs& args, DType act);
@@ -89,7 +89,7 @@ struct CombineExpertsNormArgs {
   void* normed;          // [tokens, hidden]
   AnyArray norm_weight;  // [hidden]
   float eps;
-  RoundedRows rounded{};  // [tokens, hidden]: where it has elements, they take the norm instead of `normed`
+  RoundedRows rounded{};  // [tokens, hidden]: if it has elements, they receive the norm instead of `normed`
 };
 void launch_combine_experts_norm(cudaStream_t stream, const CombineExpertsNormArgs& args, DType act);
 

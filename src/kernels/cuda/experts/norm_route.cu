@@ -17,21 +17,21 @@ namespace {
 
 using namespace gate_product;
 
-// When the gate's rows are loaded: kAhead, all of them before the wait for the kernel in front, and kept in registers;
-// kKept, the same, and the block goes through many tiles of tokens; or when they are multiplied.
+// When the gate's rows are loaded. kAhead: all of them before the wait for the previous kernel, into registers. kKept:
+// the same, and the block processes many tiles of tokens. kInTurn: when they are multiplied.
 enum class GateLoads { kAhead, kKept, kInTurn };
 template <GateLoads loads>
-constexpr int kFitting = loads == GateLoads::kInTurn ? 2 : 1;  // blocks that a multiprocessor has room for
+constexpr int kFitting = loads == GateLoads::kInTurn ? 2 : 1;  // blocks that fit on an SM
 
 // The order of operations for a token depends on `hidden` alone.
 // - operands: x, normed [tokens, hidden] of type T (they may be the same), norm_weight [hidden] of any type, gate
 //   [experts, hidden] of type Gate, bias [experts] fp32 or null; out ids, weights [tokens, top_k]. With an exchange, up
-//   to kMaxGrouped assignments and as many experts: also sources, rows, offsets, and sorted [tokens top_k, hidden] of
-//   type T. Where args.rounded has elements, the normed and sorted rows are written in fp8 only.
-// - block: a tile of 8 tokens, with kKept every gridDim.x-th one, and all experts, up to kExpertTiles tiles of 16; each
-//   of its warps, up to kWarps, takes kSliceK elements of every token and of every row of the gate, then whole tokens
-//   for the choice.
-// - thread: NormRouteWarp says which elements.
+//   to kMaxGrouped assignments and experts: also sources, rows, offsets, and sorted [tokens top_k, hidden] of type T.
+//   If args.rounded has elements, the normed and sorted rows are written in fp8 only.
+// - block: a tile of 8 tokens, with kKept every gridDim.x-th one, and all experts, up to kExpertTiles tiles of 16. Each
+//   of its warps, up to kWarps, has kSliceK elements of every token and of every row of the gate, then whole tokens for
+//   the choice.
+// - thread: NormRouteWarp defines which elements.
 // - alignment: x, normed, gate, norm_weight and sorted on 16 bytes, hidden a multiple of kChunkK.
 template <class T, class Gate, int kExpertTiles, GateLoads loads>
 __global__ void __launch_bounds__(kWarps * 32, kFitting<loads>)
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kWarps * 32, kFitting<loads>)
   __shared__ float maxima[kTileTokens][kWarps];
   __shared__ GroupMemory memory;
   const bool rounds = args.rounded.elements != nullptr;
-  const bool grouped = exchange != Exchange::kNone;  // only where Warp::kGroups, and not with kKept
+  const bool grouped = exchange != Exchange::kNone;  // only if Warp::kGroups, and not with kKept
   const GroupBlocks group(args, exchange, memory);
   pdl_trigger();
   if constexpr (Warp::kGroups) group.start();
@@ -100,16 +100,16 @@ __global__ void __launch_bounds__(kWarps * 32, kFitting<loads>)
 
 // The tokens and the threads of a block of norm_route_any_kernel.
 constexpr int kAnyTokens = 4, kAnyThreads = 256;
-// For any types and sizes. A launch of rms_norm before it computes the norm.
-// - operands: normed [tokens, hidden] of type T, gate [experts, hidden] of any type, bias [experts] fp32 or null;
-//   out ids, weights [tokens, top_k].
-// - block: kAnyTokens tokens and all experts: each warp takes every (kAnyThreads / 32)-th expert for all of them,
-//   then one token's choice.
+// For any types and sizes. An earlier launch of rms_norm computes the norm.
+// - operands: normed [tokens, hidden] of type T, gate [experts, hidden] of any type, bias [experts] fp32 or null; out
+//   ids, weights [tokens, top_k].
+// - block: kAnyTokens tokens and all experts: each warp has every (kAnyThreads / 32)-th expert for all of them, then
+//   one token's choice.
 // - thread: octets of the rows, 32 apart.
 // - alignment: `vector`: hidden in octets, normed and gate on 16 bytes; otherwise any.
 template <class T>
 __global__ void __launch_bounds__(kAnyThreads) norm_route_any_kernel(NormRouteArgs args, bool vector) {
-  extern __shared__ float shared[];  // [tokens, experts] logits, then as many scores
+  extern __shared__ float shared[];  // [tokens, experts] logits, then scores
   pdl_trigger();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, experts = args.experts;
   const int64_t first_token = static_cast<int64_t>(blockIdx.x) * kAnyTokens, hidden = args.hidden;
@@ -139,11 +139,11 @@ __global__ void __launch_bounds__(kAnyThreads) norm_route_any_kernel(NormRouteAr
                  args.ids + (first_token + warp) * args.top_k, args.weights + (first_token + warp) * args.top_k);
 }
 
-// Multiprocessors that may be taken by kernels which wait for other ranks: those of NCCL take up to eight.
+// SMs that kernels may occupy which wait for other ranks: those of NCCL occupy up to eight.
 constexpr int kWaitingMultiprocessors = 16;
 
-// How the blocks of a launch, one for each tile of tokens, learn each other's counts. A multiprocessor has room for
-// `fitting` of them.
+// How the blocks of a launch, one for each tile of tokens, learn each other's counts. An SM has room for `fitting` of
+// them.
 Exchange exchange_between(const NormRouteArgs& args, int fitting) {
   const int64_t blocks = ceil_divide(args.tokens, kTileTokens);
   if (std::min<int64_t>(args.tokens, kTileTokens) * args.top_k > kMaxGrouped || args.experts > kMaxGrouped)

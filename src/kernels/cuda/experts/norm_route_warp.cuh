@@ -11,10 +11,10 @@
 
 namespace lfm2::gate_product {
 
-constexpr int kWarps = kSlices;  // the most of a block: each takes one slice
+constexpr int kWarps = kSlices;  // the most of a block: each has one slice
 
-// The number of values of the gate's type whose sum is exactly x: one where the types are the same, three bf16 for an
-// fp32. The three are cut off and not rounded, so that nothing overflows.
+// The number of values of the gate's type whose sum is exactly x: one if the types are the same, three bf16 for an
+// fp32. The three are truncated instead of rounded, so that nothing overflows.
 template <class T, class Gate>
 constexpr int kPlanes = std::is_same_v<T, Gate> ? 1 : 3;
 
@@ -48,7 +48,7 @@ __device__ void split(const Packed<T>& x, uint4 (&planes)[kPlanes<T, Gate>]) {
   }
 }
 
-// One warp's part of norm_route_kernel: a slice of the rows, of which its lanes have what gate_product.cuh says.
+// One warp's part of norm_route_kernel: a slice of the rows, of which its lanes have what gate_product.cuh defines.
 template <class T, class Gate, int kExpertTiles>
 struct NormRouteWarp {
   static constexpr int kExperts = kExpertTiles * kTileExperts;
@@ -118,7 +118,7 @@ struct NormRouteWarp {
     if (j == 0) trees[g][warp] = tree[0];
   }
 
-  // x = the normed tokens, which are written to args.normed as well where `stores` says so.
+  // x = the normed tokens. With `stores`, they are also written to args.normed.
   __device__ __forceinline__ void norm_tokens(const float (&trees)[kTileTokens][kWarps],
                                               const float (&scales)[kWarps * kSliceK], bool stores) {
     float squares = 0;
@@ -141,7 +141,7 @@ struct NormRouteWarp {
     if (j == 0) maxima[g][warp] = largest;
   }
 
-  // Rounds the normed tokens to fp8, and writes each to `copies` rows, which row_of(copy) gives to the lanes of its
+  // Rounds the normed tokens to fp8, and writes each to `copies` rows: row_of(copy) returns a row to the lanes of its
   // token. The maxima are those of all warps.
   template <class F>
   __device__ __forceinline__ void store_fp8(const RoundedRows& out, const float (&maxima)[kTileTokens][kWarps],
@@ -167,8 +167,8 @@ struct NormRouteWarp {
       }
   }
 
-  // total = the gate's rows times the tokens, over the warp's elements. gate_of(c) is load_gate(c), or what that gave
-  // before.
+  // total = the gate's rows times the tokens, over the warp's elements. gate_of(c) is load_gate(c), or what that
+  // returned before.
   template <class F>
   __device__ __forceinline__ void multiply_gate(F gate_of, Sums& total) {
     Sums part = {};
@@ -194,7 +194,7 @@ struct NormRouteWarp {
       for (int i = 0; i < 4; ++i) sums[token_of_sum(i)][m * kTileExperts + expert_of_sum(i)] = total[m][i];
   }
 
-  // The warp takes every warps-th token: adds the warps' sums up in their order, and chooses the token's experts. The
+  // The warp handles every warps-th token: it adds the warps' sums in their order, and chooses the token's experts. The
   // block's choices go to ids and choice_weights.
   template <int stride>
   __device__ __forceinline__ void choose(const float (&sums)[kWarps][kTileTokens][stride], const float* bias,
@@ -206,7 +206,7 @@ struct NormRouteWarp {
     }
   }
 
-  // The sorted row of a choice of the lane's token, of which lane l has that of assignment l.
+  // The sorted row of a choice of the lane's token. Lane l has the row of assignment l.
   __device__ __forceinline__ int64_t sorted_row_of(int row_of_lane, int choice) const {
     return __shfl_sync(kAllLanes, row_of_lane, g * args.top_k + choice);
   }

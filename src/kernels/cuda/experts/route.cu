@@ -16,7 +16,7 @@ __device__ ChoiceRule rule_of(const RouteArgs& args);
 
 // For up to 32 kSets experts and kMaxChoices choices. Everything stays in registers.
 // - operands: logits [tokens, experts], bias [experts] or null, all fp32; out ids, weights [tokens, top_k].
-// - block: kRouteWarps tokens, one a warp.
+// - block: kRouteWarps tokens, one for each warp.
 // - thread: lane l has the logits of experts l, l + 32, ….
 // - alignment: any.
 template <int kSets>
@@ -36,7 +36,8 @@ __global__ void __launch_bounds__(kRouteWarps * 32) route_few_kernel(RouteArgs a
 
 // For any number of experts and choices.
 // - operands: those of route_few_kernel.
-// - block: kRouteWarps tokens, one a warp; in shared memory each has its probabilities and its scores [2, experts].
+// - block: kRouteWarps tokens, one for each warp; in shared memory each has its probabilities and its scores [2,
+//   experts].
 // - thread: every 32nd expert.
 // - alignment: any.
 __global__ void __launch_bounds__(kRouteWarps * 32) route_kernel(RouteArgs args) {

@@ -2,9 +2,9 @@
 //
 // The method is that of gemm_bf16x3.cu. An fp32 value is exactly the sum of three bf16 planes. Tensor cores truncate as
 // they add, so every 64 elements of k are summed separately, the smallest plane first, and added to the running sum
-// with rounding to nearest. bf16 weights need three products, which are exact. fp32 weights are split as well and need
-// six; the omitted products are below 2^-24 of a product. The order of the sum depends on k alone, so the bits of a row
-// do not depend on the rows beside it. Sums that planes may have got wrong are recomputed (gemm_bf16x3.cuh).
+// with rounding to nearest. Weights of bf16 need three products, which are exact. Weights of fp32 are split as well and
+// need six; the omitted products are below 2^-24 of a product. The order of the sum depends on k alone, so the bits of
+// a row do not depend on the rows beside it. Sums that planes may have got wrong are recomputed (gemm_bf16x3.cuh).
 //
 // Two CTAs of a cluster compute 128 rows by 256 columns, 128 columns each. Each loads half of the rows' fp32 values for
 // both, and its own weights: one warp does that, running ahead through a ring of tile buffers. Two warpgroups multiply,

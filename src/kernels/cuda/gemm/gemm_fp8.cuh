@@ -31,7 +31,7 @@ __device__ inline int warpgroup_row() {
   return static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
 }
 
-// The factors of a thread's sums, for an instruction with `columns` columns. sums[4 j + i] belongs to the thread's own
+// The factors of a thread's sums, for an instruction with `columns` columns. Sum 4 j + i belongs to the thread's own
 // row of the instruction (i < 2) or the row 8 further, and to column 8 j + 2 (lane % 4) + i % 2. Rows are rows of a and
 // columns rows of w; with `transposed`, the other way around. Outside of a or w the factor is 0.
 template <class T, int columns, bool transposed>

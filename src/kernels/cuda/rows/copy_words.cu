@@ -1,5 +1,5 @@
 // copy_words: copies a few words between memory of the device and memory of the host that the GPU reaches. A copy
-// engine takes some microseconds to be asked and to answer, during which no kernel of a decoding step runs.
+// engine takes some microseconds to start and to report, during which no kernel of a decoding step runs.
 #include <algorithm>
 
 #include "kernels/cuda/common/dependent_launch.cuh"

@@ -27,7 +27,7 @@ __device__ inline void store_fp8(uint8_t* out, uint2 words, int64_t count, bool 
 }
 
 // Rounds and stores the octet from column c on, whose scale is that of its group of 128, or of `largest` for the whole
-// row. All lanes of a warp call it together, those whose octet lies past the row's end, too.
+// row. All lanes of a warp call it together, including those whose octet lies past the row's end.
 __device__ inline void store_rounded(const RoundedRows& out, int64_t row, int64_t c, int64_t n, const Octet& x,
                                      float largest, bool vector) {
   const Fp8Scale scale(out.by_group ? max_over<kGroupLanes>(largest_magnitude(x)) : largest);

@@ -9,9 +9,9 @@ namespace {
 
 constexpr int kRowWarps = 8, kRowWords = 8;
 
-// - operands: x [x_rows, words], rows [count] int32, out [count, words], in words of 2 or 16 bytes: the larger one
-//   where it divides a row and both begin on it.
-// - block: kRowWarps rows, one a warp.
+// - operands: x [x_rows, words], rows [count] int32, out [count, words], in words of 2 or 16 bytes: the larger one if
+//   it divides a row and both matrices begin on it.
+// - block: kRowWarps rows, one for each warp.
 // - thread: every 32nd word of its warp's row, of which kRowWords are in flight at once.
 // - alignment: that of a word.
 template <class Word>

@@ -1,4 +1,4 @@
-// insert_drawn: puts tokens that were drawn on the device where the next step feeds them.
+// insert_drawn: inserts tokens that were drawn on the device into the input of the next step.
 #include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/common/device_types.cuh"
 #include "kernels/cuda/rows/launch.h"

@@ -16,8 +16,8 @@ void launch_embed(cudaStream_t stream, const int32_t* ids, int64_t tokens, AnyAr
 
 void launch_insert_drawn(cudaStream_t stream, int32_t* ids, int64_t tokens, const int32_t* drawn, int64_t draws);
 
-// `triggers_late`: the next kernel starts after this one's wait, so that what was written before this one is visible
-// to it before its own (Visible::kBeforeWait).
+// `triggers_late`: the kernel triggers the next one after its own wait. So, before its own wait, the next kernel may
+// read what was written before this kernel (Visible::kBeforeWait).
 void launch_gather_rows(cudaStream_t stream, const void* x, int64_t x_rows, const int32_t* rows, int64_t count,
                         int64_t row_bytes, void* out, bool triggers_late);
 
@@ -29,17 +29,17 @@ struct CopiedScales {
   int64_t from_stride = 0, to_stride = 0;
   int groups = 0;
 };
-// Copies row i of x [count, row] to the rows targets [count, copies] of out, with its scales where it has any. Each
-// target is named once. The next kernel starts after this one's wait; returns when what was written before this one is
-// visible.
+// Copies row i of x [count, row] to the rows targets [count, copies] of out, with its scales if it has any. Each target
+// occurs once. The kernel triggers the next one after its own wait; returns when later kernels may read what was
+// written before this kernel.
 Visible launch_scatter_rows(cudaStream_t stream, const void* x, const int32_t* targets, int64_t count, int copies,
                             int64_t row_bytes, void* out, const CopiedScales& scales = {});
 
-// Copies words of 4 bytes, which lie on 4 bytes: at least one. Host memory must be such that the GPU reaches it, as
-// that of Backend::allocate_host is.
+// Copies words of 4 bytes, which lie on 4 bytes: at least one. The GPU must reach host memory, as it does that of
+// Backend::allocate_host.
 void launch_copy_words(cudaStream_t stream, void* to, const void* from, int words);
 
-// Where there are `rounded` rows, these take the result, rounded to the type `act` and then to fp8, instead of out.
+// With `rounded` rows, these receive the result, rounded to the type `act` and then to fp8, instead of out.
 void launch_rms_norm(cudaStream_t stream, const void* x, AnyArray weight, float eps, int64_t rows, int64_t n, void* out,
                      DType act, const RoundedRows& rounded = {});
 
@@ -60,14 +60,14 @@ struct ShortConvArgs {
 };
 void launch_short_conv(cudaStream_t stream, const ShortConvArgs& args, DType act);
 
-// The states from which the convolution of each sequence goes on.
+// The states from which the convolution of each sequence continues.
 struct CachedConvArgs {
   const int32_t *sequence_of, *offsets;  // [tokens], [sequences + 1]
   const int32_t* rows;                   // [sequences, 2]: the row to read, the row to write
   float* states;                         // [rows, taps - 1, hidden]
-  // Where the states at the ends of pages are kept: see ConvCache. page_table [sequences, max_pages].
+  // The states at the ends of pages: see ConvCache. page_table [sequences, max_pages].
   const int32_t* page_table;
-  int max_pages, page_size;  // page_size 0: they are kept nowhere
+  int max_pages, page_size;  // page_size 0: no such states
   int64_t first_page_row;
 };
 void launch_cached_short_conv(cudaStream_t stream, const ShortConvArgs& args, const CachedConvArgs& cache, DType act);
@@ -85,15 +85,15 @@ struct QkNormRopeArgs {
   int64_t tokens;
   int heads, kv_heads, head_dim;
 };
-// Where `rounds`, keys and values are then rounded to fp8 in place. Returns false where they still are to be: for heads
-// that only the kernel for any heads takes.
+// With `rounds`, keys and values are then rounded to fp8 in place. Returns false if the caller still has to round them:
+// for heads that only the kernel for any heads supports.
 bool launch_qk_norm_rope(cudaStream_t stream, const QkNormRopeArgs& args, const RopeFrequencies& frequencies, DType act,
                          bool rounds);
 
 // Converts weights to another type when they are loaded. This is not an operator.
 void launch_convert(cudaStream_t stream, AnyArray source, void* target, DType to, int64_t count);
 
-// The answer of cudaFuncGetAttributes for one of our kernels. It is an error where this build has no code for the GPU.
+// The result of cudaFuncGetAttributes for one of our kernels: an error if this build has no code for the GPU.
 cudaError_t probe_kernels();
 
 }  // namespace lfm2

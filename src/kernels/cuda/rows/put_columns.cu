@@ -1,4 +1,4 @@
-// put_columns: the columns of a matrix as some of a wider one's.
+// put_columns: copies a matrix into columns of a wider one.
 #include "kernels/cuda/common/cuda_check.h"
 #include "kernels/cuda/rows/launch.h"
 

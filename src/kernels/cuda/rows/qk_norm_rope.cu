@@ -8,7 +8,7 @@ namespace {
 
 using namespace qk_norm_rope;
 
-constexpr int kPairs = kMaxHeadDim / 2 / 32;  // most pairs of a lane, in the kernel for any head dimension
+constexpr int kPairs = kMaxHeadDim / 2 / 32;  // the most pairs of a lane, in the kernel for any head dimension
 
 // For heads whose octet pairs are a power of two.
 // - operands: qkv [tokens, (heads + 2 kv_heads) head_dim] of type T, changed in place; q_weight, k_weight [head_dim]
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads) qk_norm_rope_kernel(QkNormRopeArgs a
 
 // For any head dimension up to kMaxHeadDim.
 // - operands: those of qk_norm_rope_kernel.
-// - block: kTokens tokens, which share the sines and cosines; a warp takes a head at a time.
+// - block: kTokens tokens, which share the sines and cosines; a warp computes one head at a time.
 // - thread: lane l of a head has the pairs (i, i + head_dim / 2) for i = l, l + 32, ….
 // - alignment: any.
 template <class T>

@@ -12,7 +12,7 @@ namespace lfm2::qk_norm_rope {
 constexpr int kThreads = 256;
 constexpr int kTokens = 8;            // tokens of a block, which computes their sines once for all heads
 constexpr int kItems = 5;             // octet pairs that a thread has in flight
-constexpr int64_t kFewTokens = 1024;  // up to this many tokens, each has a block of its own
+constexpr int64_t kFewTokens = 1024;  // up to this many tokens, each has its own block
 
 // The rotations of a block's tokens. The angle is rounded to fp32 before its sine and cosine are taken in fp64, as for
 // the CPU's table.
@@ -35,13 +35,13 @@ __device__ void fill_turns(Turns<kTokens>& turns, const QkNormRopeArgs& args, co
   }
 }
 
-// Whether the kernels here take these heads.
+// Whether the kernels here support these heads.
 inline bool fits_octets(const QkNormRopeArgs& args) {
   const int lanes = args.head_dim / (2 * kOctet);
   return lanes > 0 && args.head_dim % (2 * kOctet) == 0 && (lanes & (lanes - 1)) == 0 && on_16_bytes(args.qkv);
 }
 
-// What happens to keys and values beside: nothing.
+// A keeper that does nothing with keys and values.
 struct NoKeeper {
   static constexpr bool kKeeps = false, kRounds = false;
   __device__ void find_rows(int64_t, int) const {}
@@ -49,7 +49,7 @@ struct NoKeeper {
   __device__ void keep(int, int, int, T*, const P&, const P&) const {}
 };
 
-// A head of keys or values in fp8. The lanes that share the head make it together, each of its octets `low` and `high`.
+// A head of keys or values in fp8. The lanes that share the head compute it together, each its octets `low` and `high`.
 template <class T>
 struct RoundedHead {
   uint2 low, high;  // E4M3
@@ -91,9 +91,10 @@ struct Rounder {
   }
 };
 
-// What a block of these kernels does. Everything that needs only weights and positions comes before the wait. Where the
-// keeper keeps, it is given the rotated keys, then the values, of each token: keep(token of the block, head, element,
-// its place in qkv, the octet from there on, the octet head_dim / 2 further on). One that rounds stores them there.
+// What a block of these kernels does. Everything that needs only weights and positions comes before the wait. A keeper
+// that keeps is called with the rotated keys, then the values, of each token: keep(token of the block, head, element,
+// its place in qkv, the octet from there on, the octet head_dim / 2 further). A keeper that rounds also stores them in
+// qkv.
 template <class T, int kBlockTokens, int kEach, class Keeper>
 __device__ __forceinline__ void turn_heads(const QkNormRopeArgs& args, const RopeFrequencies& frequencies,
                                            Keeper keeper) {
@@ -101,7 +102,7 @@ __device__ __forceinline__ void turn_heads(const QkNormRopeArgs& args, const Rop
   __shared__ Turns<kBlockTokens> turns;
   __shared__ float weights[2][kMaxHeadDim];  // the weights of queries, then those of keys
   const int half = args.head_dim / 2, lanes = half / kOctet, rotated = args.heads + args.kv_heads;
-  const int heads = rotated + (Keeper::kKeeps ? args.kv_heads : 0);  // those that are looked at
+  const int heads = rotated + (Keeper::kKeeps ? args.kv_heads : 0);  // heads to process
   const int64_t first_token = static_cast<int64_t>(blockIdx.x) * kBlockTokens;
   const int tokens = static_cast<int>(min(static_cast<int64_t>(kBlockTokens), args.tokens - first_token));
   for (int i = threadIdx.x; i < args.head_dim; i += kThreads) {

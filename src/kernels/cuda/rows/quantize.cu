@@ -10,7 +10,7 @@ namespace {
 constexpr int kRowWarps = 4, kRowOctets = 8;  // rows of a block, and the most octets of one that a lane holds
 // For rows of up to 32 kRowOctets octets.
 // - operands: x [any, n] of type T, sources [rows] or null, out [rows, n]: row i is that of x[sources[i]], or of x[i].
-// - block: kRowWarps rows, one a warp.
+// - block: kRowWarps rows, one for each warp.
 // - thread: every 32nd octet of its warp's row, all loaded before the first is rounded.
 // - alignment: `vector`: n in octets, x and out on 16 bytes; otherwise any.
 template <class T>

@@ -1,4 +1,4 @@
-// rms_norm: one block takes one row. The order of the sum depends on the row's length only (row_types.cuh).
+// rms_norm: one block for each row. The order of the sum depends on the row's length only (row_types.cuh).
 #include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/rows/fp8_rows.cuh"
 #include "kernels/cuda/rows/launch.h"
@@ -10,10 +10,10 @@ namespace {
 // The largest block of rms_norm_kernel.
 constexpr int kThreads = kMaxPartials / 2;
 // For rows of up to kMaxPartials octets.
-// - operands: x, out [rows, n] of type T, which may be the same memory; weight [n] of any type; where `rounded` has
+// - operands: x, out [rows, n] of type T, which may be the same memory; weight [n] of any type; if `rounded` has
 //   elements, out is not written.
 // - block: one row.
-// - thread: kEach octets of it, blockDim.x apart, loaded once; their weights come before the wait.
+// - thread: kEach octets of it, blockDim.x apart, loaded once; their weights are loaded before the wait.
 // - alignment: `vector`: n in octets, everything on 16 bytes; otherwise any.
 template <class T, int kEach>
 __global__ void __launch_bounds__(kThreads)
@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // For longer rows.
-// - operands: those of rms_norm_kernel; where x and out are the same memory, a thread reads again only what it
-//   writes itself.
+// - operands: those of rms_norm_kernel; if x and out are the same memory, a thread reads again only what it writes
+//   itself.
 // - block: one row.
 // - thread: octets of it, blockDim.x apart, read once for the sum, once for a scale, and once for the result.
 // - alignment: as for rms_norm_kernel.

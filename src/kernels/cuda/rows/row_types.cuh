@@ -1,5 +1,5 @@
 // What the row kernels share: octets in their stored type, and the one order in which a row's squares are summed, so
-// that every kernel with a norm in it gives a row the same bits.
+// that every kernel with a norm in it computes the same bits for a row.
 #pragma once
 
 #include "kernels/cuda/common/device_types.cuh"
@@ -58,7 +58,7 @@ __device__ inline Packed<T> pack(const Octet& octet) {
   return packed;
 }
 
-// Calls f(Word{}) with the word in which rows are copied bit by bit: 16 bytes where they divide a row and both matrices
+// Calls f(Word{}) with the word in which rows are copied bit by bit: 16 bytes if they divide a row and both matrices
 // begin on them, otherwise 2.
 template <class F>
 void with_row_word(const void* from, const void* to, int64_t row_bytes, F&& f) {
@@ -75,9 +75,11 @@ __device__ inline void forget(Packed<T>& x) {
 }
 
 // A row's sum of squares is always added in this order. There are row_threads(octets) partial sums, and octet o goes
-// into partial sum o modulo that number, in the order of the elements. A tree adds each 32 neighbouring partial sums,
-// and the trees' results are added in order.
-constexpr int kMaxPartials = 256;  // the most that row_threads gives
+// into partial sum o modulo that number, in the order of the elements. A tree adds each 32 adjacent partial sums, and
+// the trees' results are added in order.
+//   partial sums:   0 … 31   |  32 … 63  |  64 … 95  | ...
+//   squares    =    tree 0   +  tree 1   +  tree 2   + ...
+constexpr int kMaxPartials = 256;  // the most that row_threads returns
 constexpr int kMaxTrees = kMaxPartials / 32;
 
 __device__ inline float add_squares(float sum, const Octet& octet) {

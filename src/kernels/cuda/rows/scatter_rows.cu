@@ -1,5 +1,6 @@
-// scatter_rows: each row of a matrix is copied, bit by bit, to the rows that are named for it. Where all assignments of
-// tokens to experts are many megabytes, this reads a row once, and gather_rows as often as it is used.
+// scatter_rows: copies each row of a matrix, bit by bit, to the rows that are named for it. If the rows of all
+// assignments of tokens to experts are many megabytes, this reads a row once, whereas gather_rows reads it for each
+// use.
 #include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/rows/launch.h"
 #include "kernels/cuda/rows/row_types.cuh"
@@ -11,8 +12,8 @@ namespace {
 constexpr int kRowWarps = 8, kRowWords = 8;
 
 // - operands: x [count, words], targets [count, copies] int32, out [count copies, words], in words of 2 or 16 bytes:
-//   the larger one where it divides a row and both begin on it; scales of the rows, or none.
-// - block: kRowWarps rows of x, one a warp.
+//   the larger one if it divides a row and both matrices begin on it; scales of the rows, or none.
+// - block: kRowWarps rows of x, one for each warp.
 // - thread: every 32nd word of its warp's row, of which kRowWords are in flight at once.
 // - alignment: that of a word.
 template <class Word>

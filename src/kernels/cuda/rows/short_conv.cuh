@@ -1,4 +1,4 @@
-// The kernels of short_conv and of cached_short_conv: gate, causal depthwise convolution, gate. A thread takes eight
+// The kernels of short_conv and of cached_short_conv: gate, causal depthwise convolution, gate. A thread computes eight
 // channels of some consecutive tokens.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace lfm2::conv {
 
 constexpr int kLanes = 32, kWarps = 8;  // a block has 32 octets of channels, and each of its warps a run of tokens
 static_assert(kLanes * kOctet == kConvBlockChannels);
-constexpr int64_t kFewTokens = 1024;  // up to this many tokens, a thread takes one
+constexpr int64_t kFewTokens = 1024;  // up to this many tokens, a thread has one
 // The number of tokens in a thread's run. The thread also loads the inputs before its run, which its neighbour loads,
 // too.
 template <class T>
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kLanes* kWarps, 2)
   const int64_t c = (static_cast<int64_t>(blockIdx.y) * kLanes + threadIdx.x) * kOctet;
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y) * kRun;
   const bool mine = c < args.hidden && first < args.tokens;
-  // Weights and index arrays are written by no kernel, so they are read before the wait.
+  // No kernel writes weights and index arrays, so they are read before the wait.
   Octet taps[3];  // flattened [channel, tap]
   TokenCoord places[kRun];
   if (mine) {

@@ -11,7 +11,7 @@ constexpr int kThreads = 256;
 
 // - operands: ids, positions [tokens], offsets [sequences + 1], keepers [sequences, 2] int32; counts [slots, vocab].
 // - block: one sequence.
-// - thread: entries of the sequence's counts where it begins, then tokens of the sequence, kThreads apart.
+// - thread: entries of the sequence's counts if it begins here, then tokens of the sequence, kThreads apart.
 // - alignment: any.
 __global__ void __launch_bounds__(kThreads) count_tokens_kernel(CountTokensArgs args) {
   pdl_trigger();

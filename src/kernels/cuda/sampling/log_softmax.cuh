@@ -1,5 +1,5 @@
-// A block of kRowThreads, or several that have as many workers together, passes once over a row of logits and finds its
-// log-sum-exp, with the same bits in every kernel, and its largest entry.
+// A block of kRowThreads, or several blocks that share its workers, passes once over a row of logits. It finds the
+// row's log-sum-exp, with the same bits in every kernel, and its largest entry.
 #pragma once
 
 #include <cmath>
@@ -11,8 +11,8 @@ namespace lfm2 {
 
 constexpr int kRowThreads = 512, kRowWarps = kRowThreads / 32;
 
-// A number that orders the entries of a row by their logits, and is unique within a row: of equal logits, the one with
-// the lower id has the larger number.
+// A number that orders the entries of a row by their logits, and is unique within a row: of equal logits, that with the
+// lower id has the larger number.
 __device__ inline uint64_t order_of(const float* logits, int id) {
   return (static_cast<uint64_t>(sampling_key(logits[id])) << 32) | ~static_cast<uint32_t>(id);
 }
@@ -21,11 +21,11 @@ __device__ inline uint64_t order_of(const float* logits, int id) {
 // largest logit, the sum of exp(logit - largest), and the best entry.
 struct Survey {
   float largest = -INFINITY, sum = 0;
-  uint64_t best = 0;  // order_of(entry); 0 where the worker has no entry
+  uint64_t best = 0;  // order_of(entry); 0 if the worker has no entry
 };
 
-// Takes the entries of `worker` in runs of kRun, and rescales the sum once for each run. kSets sets of registers take
-// turns: one is taken while the others are loaded. A NaN gets into the sum and makes every result NaN.
+// Processes the entries of `worker` in runs of kRun, and rescales the sum once for each run. kSets sets of registers
+// alternate: one is processed while the others are loaded. A NaN gets into the sum and makes every result NaN.
 template <int kSets = 2>
 __device__ inline Survey survey(const float* logits, int vocab, int worker) {
   constexpr int kRun = 8, kStep = kRun * kRowThreads;
@@ -67,7 +67,7 @@ __device__ inline Survey survey(const float* logits, int vocab, int worker) {
   return result;
 }
 
-// log(sum of exp) over the row, added in an order that the threads' numbers decide.
+// log(sum of exp) over the row, added in an order that depends on the threads' numbers alone.
 __device__ inline double log_sum_of(const Survey& mine) {
   __shared__ float warp_largest[kRowWarps];
   __shared__ double warp_sums[kRowWarps];
@@ -76,7 +76,7 @@ __device__ inline double log_sum_of(const Survey& mine) {
   if (threadIdx.x % 32 == 0) warp_largest[threadIdx.x / 32] = largest;
   __syncthreads();
   for (int warp = 0; warp < kRowWarps; ++warp) largest = fmaxf(largest, warp_largest[warp]);
-  // Where the largest value is infinite, this gives NaN, which the log-softmax of such a row is.
+  // If the largest value is infinite, this gives NaN, which is the log-softmax of such a row.
   double sum = static_cast<double>(mine.sum) * static_cast<double>(expf(mine.largest - largest));
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
   if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = sum;

@@ -1,7 +1,7 @@
-// sample: draws one token for each row, exactly as kernels/sampling.h defines it. One block takes one row; counts and
-// masses are integers. The entries that a rule keeps are found by radix selection on their `lag`, which is how far an
-// entry's key lies below the largest key, among the entries that have any mass. Where rows are few, a cluster of blocks
-// surveys each, with the same workers, and the first of them goes on.
+// sample: draws one token for each row, exactly as kernels/sampling.h defines it. One block processes one row; counts
+// and masses are integers. Radix selection finds the entries that a rule keeps, by their `lag`: how far an entry's key
+// lies below the largest key, among the entries that have any mass. If rows are few, a cluster of blocks surveys each,
+// with the same workers, and the first block draws.
 #include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/ptx/hopper.cuh"
 #include "kernels/cuda/sampling/launch.h"
@@ -12,7 +12,7 @@ namespace lfm2 {
 namespace {
 
 constexpr int kDigitBits = 11, kDigits = 1 << kDigitBits, kEachDigits = kDigits / kRowThreads;
-constexpr int kWindow = 2048;  // number of a row's largest logits that are looked at first
+constexpr int kWindow = 2048;  // number of a row's largest logits that are searched first
 
 struct Row {
   const float* logits;
@@ -22,7 +22,7 @@ struct Row {
   bool vector;          // the logits are on 16 bytes, and vocab is a multiple of four
   uint64_t least_mass;  // of entries that min_p keeps
 
-  // mass() and lag() take logits that are not NaN.
+  // mass() and lag() accept logits that are not NaN.
   __device__ uint64_t mass(float logit) const { return mass_of(logit, largest, coldness); }
   __device__ uint32_t lag(float logit) const { return best_key - sampling_key(logit); }
   // Every entry with mass lags by less than 2^lag_bits().
@@ -45,7 +45,7 @@ struct Kept {
 };
 
 constexpr int kSharing = 8;          // blocks that survey one row together
-constexpr int64_t kSharedRows = 16;  // the most rows that are surveyed so: as many blocks as the GPU has room for
+constexpr int64_t kSharedRows = 16;  // the most rows that blocks share: then their blocks fill the GPU
 constexpr int kSurveyWords = sizeof(Survey) / sizeof(uint32_t);
 
 // The surveys that the blocks of a cluster send to its first one.
@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(kRowThreads, sharing == 1 ? 2 : 1) sample_kern
     id = find_id(row, kept, rule.seed, args.draws + 2 * index);
   }
   if (threadIdx.x != 0) return;
-  // A NaN or +infinity among the logits, or nothing but -infinity, makes log_sum and with it the log-probability NaN:
-  // that says that the id, which is one below vocab, was not drawn from numbers.
+  // A NaN or +infinity among the logits, or nothing but -infinity, makes log_sum and with it the log-probability NaN.
+  // That marks the id, which is below vocab, as not drawn from numbers.
   args.ids[index] = id;
   args.log_probs[index] = log_prob(sampling_key(logits[id]), log_sum);
 }
@@ -130,7 +130,7 @@ __device__ void for_each_logit(const float* logits, bool vector, int first, int 
   }
 }
 
-// The entries that the selection looks at: all of a row, or its largest ones.
+// The entries that the selection searches: all of a row, or its largest ones.
 struct Entries {
   const float* logits;
   int count;
@@ -175,13 +175,13 @@ __device__ Amount shuffle_up(Amount x, int step) {
   return {__shfl_up_sync(kAllLanes, x.count, step), __shfl_up_sync(kAllLanes, x.mass, step)};
 }
 
-// The digit in which the amounts first add up to `wanted`: what lies before it, what has this digit, and the total over
-// all digits.
+// The digit in which the amounts first add up to `wanted`: the amount before it, the amount with this digit, and the
+// total over all digits.
 struct Crossing {
   Amount before, at, total;
   uint32_t digit;
 };
-// Which part of an Amount is meant.
+// The part of an Amount that is meant.
 enum class By { kCount, kMass };
 __device__ uint64_t get(Amount amount, By by) { return by == By::kCount ? amount.count : amount.mass; }
 
@@ -257,7 +257,7 @@ __device__ Kept select(const Row& row, Histogram& histogram, const Entries& entr
 }
 
 // Draws a number below the mass of the kept entries, and returns the first id up to which the kept masses exceed it.
-// The warps add up one piece of the row each, then pieces of the piece in which that id lies, and so on.
+// Each warp sums one piece of the row; then the warps divide the piece in which that id lies, and so on.
 __device__ int find_id(const Row& row, const Kept& kept, uint64_t seed, const int32_t* draw) {
   struct Piece {
     uint64_t mass, ties;
@@ -328,8 +328,8 @@ __device__ float window_of(uint64_t best) {
   return best == 0 ? -INFINITY : sampling_logit(static_cast<uint32_t>(best >> 32));  // 0: a group without entries
 }
 
-// Finds what the rule keeps. `window` gets the largest logits, from `lowest` on; where they do not decide, the whole
-// row is looked at.
+// Finds what the rule keeps. `window` receives the largest logits, from `lowest` on; if they do not decide, the whole
+// row is searched.
 __device__ Kept keep(const SamplingRule& rule, const Row& row, float lowest, Histogram& histogram, float* window) {
   __shared__ int collected;
   if (threadIdx.x == 0) collected = 0;
@@ -385,7 +385,7 @@ __device__ Kept keep(const SamplingRule& rule, const Row& row, float lowest, His
   return kept;
 }
 
-// To be called by every thread first of all.
+// Every thread calls this first.
 template <int sharing>
 __device__ void start_sharing([[maybe_unused]] SharedSurvey& shared) {
 #if __CUDA_ARCH__ >= 900
@@ -401,7 +401,7 @@ __device__ void start_sharing([[maybe_unused]] SharedSurvey& shared) {
 #endif
 }
 
-// Every thread of the first block gets what the worker of its number found. In other blocks the result means nothing.
+// Every thread of the first block gets what the worker of its number found. In other blocks the result is meaningless.
 template <int sharing>
 __device__ Survey survey_row(const float* logits, int vocab, [[maybe_unused]] SharedSurvey& shared) {
   const int thread = static_cast<int>(threadIdx.x);

@@ -1,5 +1,5 @@
-// target_log_probs: the log-softmax of each row at one given token, and whether it is the row's top-1. One
-// block takes one row and passes over it once.
+// target_log_probs: the log-softmax of each row at one given token, and whether it is the row's top-1. One block passes
+// once over one row.
 #include <cmath>
 
 #include "kernels/cuda/sampling/launch.h"

@@ -1,6 +1,6 @@
-// top_log_probs: the log-softmax of a row's k largest entries; one block takes one row. For small k, the threads' own
-// best entries bound the k-th largest from below, and few entries lie above that bound; otherwise radix selection finds
-// it.
+// top_log_probs: the log-softmax of a row's k largest entries, with one block for each row. For small k, the threads'
+// own best entries bound the k-th largest from below, and few entries lie above that bound; otherwise radix selection
+// finds the k-th largest.
 #include <cmath>
 
 #include "kernels/cuda/sampling/launch.h"
@@ -55,7 +55,7 @@ struct Selection {
 // Warp 0 finds the digit of the `remaining`-th largest entry.
 __device__ void choose_digit(const int* histogram, Selection& selection) {
   constexpr int kEach = kDigits / 32;
-  const int lane = threadIdx.x, top = kDigits - 1 - lane * kEach;  // a lane takes kEach digits downwards from `top`
+  const int lane = threadIdx.x, top = kDigits - 1 - lane * kEach;  // a lane has kEach digits downwards from `top`
   int mine = 0;
   for (int i = 0; i < kEach; ++i) mine += histogram[top - i];
   const int all = upto(mine);
@@ -116,8 +116,8 @@ __device__ void sort_pairs(uint32_t* keys, int32_t* ids, int k) {
   __syncthreads();
 }
 
-// Writes the k best entries for small k. Returns false where too many entries lie above the bound. `orders` has room
-// for kSharedTop.
+// Writes the k best entries for small k. Returns false if too many entries lie above the bound. `orders` has room for
+// kSharedTop.
 __device__ bool small_top(const float* logits, int vocab, int k, uint64_t best, double log_sum, uint64_t* orders,
                           int32_t* out_ids, float* out_log_probs) {
   constexpr int kGroup = 4,
@@ -129,14 +129,14 @@ __device__ bool small_top(const float* logits, int vocab, int k, uint64_t best, 
   if (threadIdx.x % kGroup == 0) orders[threadIdx.x / kGroup] = best;
   if (threadIdx.x == 0) {
     collected = 0;
-    bound = 0;  // stays 0 where fewer than k groups have entries; then all are collected
+    bound = 0;  // stays 0 if fewer than k groups have entries; then all are collected
   }
   __syncthreads();
   // Orders are unique, except for the zeros of groups without entries.
   if (threadIdx.x < kGroups && orders[threadIdx.x] != 0 && rank_among(orders[threadIdx.x], orders, kGroups) == k - 1)
     bound = orders[threadIdx.x];
   __syncthreads();
-  const float lowest = sampling_logit(static_cast<uint32_t>(bound >> 32));  // a NaN where there is no bound
+  const float lowest = sampling_logit(static_cast<uint32_t>(bound >> 32));  // a NaN if there is no bound
 #pragma unroll 8
   for (int id = threadIdx.x; id < vocab; id += kRowThreads) {
     if (logits[id] < lowest) continue;  // true for most entries, and never for a NaN
