@@ -38,7 +38,7 @@ EXCEPTIONS = [
 # Findings in comments, help and messages, by folder. Files move with theirs, so it is the sum that must not rise: lower the numbers
 # whenever it falls.
 BASELINE = {
-    "src/kernels": 159,
+    "src/kernels": 0,
 }
 
 WHOLE_IDIOM = re.compile(r"(?<![\w-])(" + "|".join(IDIOMS) + r")(?![\w-])", re.IGNORECASE)

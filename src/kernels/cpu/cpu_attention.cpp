@@ -1,4 +1,4 @@
-// qk_norm_rope, attention, and attention over cached keys and values: each token and head alone.
+// qk_norm_rope, attention, and attention over cached keys and values: each token and head is computed separately.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -18,7 +18,8 @@ void check_qkv(const Tensor& qkv, AttentionShape shape, const Batch& batch) {
   expect(batch.positions.dtype == DType::kI32 && batch.positions.numel() == batch.tokens, "attention: positions");
 }
 
-// Replaces the scores by exp(scale * score - the largest of these), and returns their sum, by which the caller divides.
+// Replaces the scores by exp(scale * score - the largest of these products), and returns their sum, by which the caller
+// divides.
 double exponentiate(const Simd& simd, float* scores, int64_t count, float scale) {
   float largest = scores[0] * scale;
   for (int64_t i = 0; i < count; ++i) {
@@ -67,7 +68,7 @@ HeadGroup group_of(AttentionShape shape, int64_t length, int64_t stride) {
   return group;
 }
 
-// Whether the token of a whole sample comes before the last ones whose results are needed.
+// Whether a token of a whole sample precedes the last `output_tokens` ones, so that its result is not needed.
 bool is_not_output(const Batch& batch, int64_t token) {
   const auto* positions = batch.positions.as<const int32_t>();
   return batch.output_tokens > 0 && token + batch.output_tokens < batch.tokens &&
@@ -249,7 +250,7 @@ void CpuOps::qk_norm_rope_append(const Tensor& qkv, const Tensor& q_weight, cons
 }
 
 // Cuts the batch's output tokens into ranges, so that several threads can share a long run of one sequence. Each range
-// gathers its keys anew, which costs little compared with the products of its tokens with them.
+// gathers its keys again, which costs little compared with the products of its tokens with them.
 void CpuOps::cut_tokens(const Batch& batch) {
   constexpr int64_t kTokens = 16;
   token_ranges_.clear();

@@ -1,4 +1,4 @@
-// The CPU backend: puts the operators, the stream and the loader together.
+// The CPU backend: combines the operators, the stream and the loader.
 #include "kernels/cpu/cpu_backend.h"
 
 #include <fmt/format.h>

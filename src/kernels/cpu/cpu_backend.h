@@ -16,7 +16,7 @@ namespace lfm2 {
 
 class CpuBackend : public Backend {
  public:
-  // `simd` names a set of instructions; "auto" takes the best one of this processor. Error(kUnavailable) where the
+  // `simd` names a set of instructions; "auto" selects the best one of this processor. Error(kUnavailable) if the
   // processor lacks it.
   // `eager`: see ThreadPool.
   explicit CpuBackend(int threads, std::string_view simd = "auto", bool eager = false);

@@ -13,7 +13,7 @@ namespace {
 // The score by which experts are compared; an expert with a NaN score is chosen last.
 float sortable(float score) { return std::isnan(score) ? -std::numeric_limits<float>::infinity() : score; }
 
-// The best expert behind `last` in the order of descending scores and ascending ids; the first one where `last` is -1.
+// The best expert after `last` in the order of descending scores and ascending ids; the first one if `last` is -1.
 int32_t next_best(const float* scores, int32_t experts, int32_t last) {
   int32_t best = -1;
   for (int32_t expert = 0; expert < experts; ++expert) {
@@ -84,8 +84,8 @@ void CpuOps::group_by_expert(const Routing& routing) {
   const int64_t top_k = routing.ids.dim(1);
   const auto* ids = routing.ids.as<const int32_t>();
   auto* offsets = routing.expert_offsets.as<int32_t>();
-  // Counts the rows of each expert one place further on and sums up, so that offsets[e + 1] is the first row of expert
-  // e. As rows are given out it moves on, and ends as the first row of expert e + 1.
+  // Counts the rows of expert e in offsets[e + 2] and sums up, so that offsets[e + 1] is the first row of expert e. It
+  // advances as rows are assigned, and ends as the first row of expert e + 1.
   std::fill_n(offsets, experts + 1, 0);
   for (int64_t i = 0; i < assignments; ++i) {
     expect(ids[i] >= 0 && ids[i] < experts, "group_by_expert: an expert id out of range");

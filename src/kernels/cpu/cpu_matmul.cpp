@@ -1,6 +1,6 @@
 // The matrix products. The rows of a are packed once, each tile of w when it is used. A work item computes a block of
-// rows by a group of columns of the output, or, for single rows on many threads, a part of the sums of these; of many
-// rows, a thread takes several such groups at once.
+// rows by a group of columns of the output. With single rows on many threads, an item computes only a part of these
+// sums; with many rows, a thread takes several items at once.
 #include "kernels/cpu/cpu_matmul.h"
 
 #include <algorithm>
@@ -15,21 +15,21 @@ namespace lfm2 {
 
 namespace {
 
-// A block of this many rows, packed for one block of k, and its sums stay in the L2 cache.
+// A block of this many rows, packed for one block of k, fits in the L2 cache together with its sums.
 constexpr int64_t kMaxBlockRows = 576;
-// Smaller blocks are not made for the sake of more work items: each packs all of w.
+// Blocks are not made smaller for the sake of more work items, because each block packs all of w.
 constexpr int64_t kMinBlockRows = 256;
 // Packed rows of this size, over all of k, stay in the L2 cache in any order.
 constexpr int64_t kFewBytes = 512 * 1024;
-// Each thread gets at least this many work items, where there are enough rows and columns, so that all end at about the
+// Each thread gets at least this many work items, if there are enough rows and columns, so that all end at about the
 // same time.
 constexpr int64_t kItemsPerThread = 4;
-constexpr int64_t kItemsPerThreadFew = 16;  // of few rows, whose items take as long as it takes to read their weights
+constexpr int64_t kItemsPerThreadFew = 16;  // for few rows, whose items take as long as reading their weights
 
 int64_t ceil_divide(int64_t x, int64_t y) { return (x + y - 1) / y; }
 int64_t round_up(int64_t x, int64_t unit) { return ceil_divide(x, unit) * unit; }
 
-// Of a tiled matrix, `first` is the first row of a tile of `tile` rows.
+// In a tiled matrix, `first` is the first row of a tile of `tile` rows.
 RowsView view_of(const Tensor& matrix, int64_t first, int64_t rows, int64_t first_k, int64_t k, int64_t tile = 1) {
   const int64_t before = matrix.tiled ? first_k * tile : first_k;
   return {.data = matrix.rows(first, rows).data + static_cast<size_t>(before) * size_bytes(matrix.dtype),
@@ -53,14 +53,15 @@ struct CpuMatmul::Product {
   const std::byte* packed = nullptr;  // the result of pack_rows
   int64_t n() const { return w.dim(1); }
   int64_t k() const { return w.dim(2); }
-  // Of fp8 the scaled values are multiplied, in fp32: those of a from the beginning, each tile of w when it is packed.
+  // With fp8, the scaled values are multiplied, in fp32: those of a are computed first, those of a tile of w when it is
+  // packed.
   DType w_type() const { return w.dtype == DType::kF8 ? DType::kF32 : w.dtype; }
 };
 
 namespace {
 
-// The scaled values of the rows from `row` on and the columns from `first` on, as many as `part` has of both, in
-// `values`.
+// Writes the scaled values of the rows from `row` on and the columns from `first` on to `values`, in the size of
+// `part`.
 RowsView scaled_tile_of(const Tensor& matrix, int64_t row, int64_t first, const RowsView& part, float* values) {
   const auto rows = static_cast<int64_t>(part.rows), columns = static_cast<int64_t>(part.k);
   for (int64_t i = 0; i < rows; ++i) scale_elements(matrix, row + i, first, columns, values + i * columns);
@@ -69,18 +70,18 @@ RowsView scaled_tile_of(const Tensor& matrix, int64_t row, int64_t first, const 
 
 }  // namespace
 
-// With at most so many tiles of rows, rows of w are multiplied as they are stored.
+// Up to this number of tiles of rows, rows of w are multiplied as they are stored.
 int64_t CpuMatmul::few_tiles(const Product& product) const {
   if (product.w.dtype == DType::kF8) return 0;
   return static_cast<int64_t>(product.w.tiled ? simd_.matmul->few_tiles_tiled : simd_.matmul->few_tiles);
 }
-// How many tiles of columns the kernel then takes at once.
+// The number of tiles of columns that the kernel then multiplies at once.
 int64_t CpuMatmul::tiles_at_once(const Product& product, int64_t rows) const {
   return product.w.tiled ? static_cast<int64_t>(simd_.matmul->few_columns(static_cast<size_t>(rows))) : 1;
 }
 
-// Adds blocks for the rows [first, last) of a, which are multiplied by matrix `matrix`: at least `wanted` blocks, where
-// there are rows enough.
+// Adds blocks for the rows [first, last) of a, which are multiplied by matrix `matrix`: at least `wanted` blocks, if
+// there are enough rows.
 void CpuMatmul::cut_rows(int64_t matrix, int64_t first, int64_t last, int64_t wanted) {
   const auto tile = static_cast<int64_t>(simd_.matmul->tile_rows);
   const int64_t blocks =
@@ -92,13 +93,13 @@ void CpuMatmul::cut_rows(int64_t matrix, int64_t first, int64_t last, int64_t wa
   }
 }
 
-// The least columns of a work item: whole tiles, and whole blocks of gate and up rows.
+// The fewest columns of a work item: whole tiles, and whole blocks of gate and up rows.
 int64_t CpuMatmul::min_item_columns() const {
   return std::max(static_cast<int64_t>(simd_.matmul->tile_columns), kGateUpColumns);
 }
 
-// The blocks that rows are to be cut into where they are multiplied by a matrix with n columns of output, so that each
-// thread has kItemsPerThread items.
+// The number of blocks into which rows are cut if they are multiplied by a matrix with n columns of output, so that
+// each thread has kItemsPerThread items.
 int64_t CpuMatmul::wanted_blocks(int64_t n) const {
   const int64_t items = std::max<int64_t>(1, ceil_divide(n, min_item_columns()));
   return ceil_divide(kItemsPerThread * static_cast<int64_t>(pool_.threads()), items);
@@ -139,8 +140,8 @@ void CpuMatmul::multiply_group(const Product& product, const RowBlock& block, in
   const Tensor w = product.w.at(block.matrix);
   const bool scaled = w.dtype == DType::kF8;
   auto* scaled_tile = reinterpret_cast<float*>(w_tile + kernel.w_bytes(product.a.dtype, product.w_type()));
-  // With many rows, all tiles of w are taken for one block of k, whose packed rows stay in the cache. With few rows,
-  // all of k is taken for one tile of w, whose rows are then read from end to end.
+  // With many rows, all tiles of w are multiplied for one block of k, whose packed rows stay in the cache. With few
+  // rows, all of k is multiplied for one tile of w, whose rows are then read from end to end.
   const bool few = block_tiles * k_blocks * static_cast<int64_t>(a_bytes) <= kFewBytes;
   struct Step {
     int64_t b, tile;  // block of k, tile of w
@@ -191,7 +192,7 @@ void CpuMatmul::multiply_group(const Product& product, const RowBlock& block, in
     part.w_rows = w_rows;
     part.sums = sums + tile * tile_sums;
     part.first = b == 0;
-    // With few rows the reads are sequential, and the processor fetches ahead by itself.
+    // With few rows the reads are sequential, and the processor prefetches without help.
     if (i + 1 < steps && !few) part.next_w = fetch_of(w_of(step_of(i + 1)), false);
     const int64_t share = product.output.swiglu ? 2 : 1;
     if (b + 1 == k_blocks)
@@ -205,9 +206,9 @@ void CpuMatmul::multiply_group(const Product& product, const RowBlock& block, in
                          tile_sums);
 }
 
-// Multiplies rows each of which is a block of its own, as in a step of one sequence, where threads outnumber tiles of
+// Multiplies rows each of which is a separate block, as in a step of one sequence. There, threads outnumber tiles of
 // columns so far that tiles over all of k would end at different times. A work item is some blocks of k of a group of
-// columns, whose sums are kept apart; whoever ends the last item of a group adds them in the order of k.
+// columns, whose sums are kept apart. The thread that ends the last item of a group adds them in the order of k.
 void CpuMatmul::multiply_single_rows(const Product& product, int64_t group_columns, int64_t item_blocks) {
   const MatmulKernel& kernel = *simd_.matmul;
   const Tensor& w = product.w;
@@ -217,7 +218,7 @@ void CpuMatmul::multiply_single_rows(const Product& product, int64_t group_colum
   const int64_t groups = static_cast<int64_t>(row_blocks_.size()) * column_groups;
   const size_t a_bytes = kernel.a_bytes(product.a.dtype, w.dtype);
   const size_t a_stride = static_cast<size_t>(row_blocks_.back().end_tile) * a_bytes;
-  // [groups, blocks of k, columns], and for each group how many of its parts are done.
+  // [groups, blocks of k, columns], and for each group the number of its parts that are done.
   const int64_t group_sums = k_blocks * group_columns;
   auto* all_sums = scratch_.reserve<float>(static_cast<size_t>(groups * (group_sums + 1)));
   auto* done = reinterpret_cast<uint32_t*>(all_sums + groups * group_sums);
@@ -299,8 +300,8 @@ void CpuMatmul::multiply_blocks(Product product) {
       return multiply_single_rows(product, columns,
                                   ceil_divide(k_blocks, std::min(k_blocks, ceil_divide(wanted, groups))));
   }
-  // With many rows, a thread takes several items at once, for which a block of k of the rows stays in its cache; with
-  // few, one at a time, and it asks for the weights of the next one ahead.
+  // With many rows, a thread takes several items at once, for which a block of k of the rows stays in its cache. With
+  // few rows, it takes one item at a time, and prefetches the weights of the next.
   const int64_t item_columns =
       few ? round_up(std::clamp<int64_t>(n * blocks / wanted, 1, kMaxGroupColumns), unit) : unit;
   const int64_t most = few ? 1 : kMaxGroupColumns / unit;

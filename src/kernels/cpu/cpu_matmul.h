@@ -16,21 +16,21 @@ class CpuMatmul {
  public:
   CpuMatmul(ThreadPool& pool, const Simd& simd) : pool_(pool), simd_(simd) {}
 
-  // Of whole tiles of w, each [tile_columns, k], the elements lie as a product takes them (MatmulKernel::tile_w): so a
-  // product of one row reads memory from end to end, as fast as it is, and needs not transpose. Other shapes stay as
-  // they are.
+  // In whole tiles of w, each [tile_columns, k], prepack() puts the elements in the order of a product
+  // (MatmulKernel::tile_w). So a product of one row reads memory from end to end, at full speed, and transposes
+  // nothing. Other shapes stay as they are.
   Tensor prepacked(const Tensor& w) const;
   void prepack(const Tensor& w);  // rows, in place
 
-  // kernels/ops.h says what they compute.
+  // kernels/ops.h defines what they compute.
   void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write);
   void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out);
   void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out);
   void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out);
 
  private:
-  // A matrix product, and the blocks of rows that it is cut into; each block is multiplied by one matrix, and packed in
-  // whole tiles.
+  // A matrix product, and the blocks of rows into which it is cut. Each block is multiplied by one matrix, and packed
+  // in whole tiles.
   struct Product;
   struct RowBlock {
     int64_t matrix = 0, first_row = 0, rows = 0, first_tile = 0, end_tile = 0;

@@ -1,4 +1,4 @@
-// The operators that treat each row or element by itself, and the helpers of all operators.
+// The operators that compute each row or element separately, and the helpers of all operators.
 #include "kernels/cpu/cpu_ops.h"
 
 #include <algorithm>
@@ -89,8 +89,7 @@ void CpuOps::quantize(const Tensor& x, const Tensor& out) {
     const float* values = in + row * k + first;
     F8* target = out.as<F8>() + row * k + first;
     float largest = 0;
-    for (int64_t c = 0; c < count; ++c)
-      largest = std::fmax(largest, std::fabs(values[c]));  // of those that are numbers
+    for (int64_t c = 0; c < count; ++c) largest = std::fmax(largest, std::fabs(values[c]));  // NaNs are ignored
     float scale = largest / kMaxF8;
     if (scale == 0) scale = 1;
     for (int64_t c = 0; c < count; ++c) target[c] = from_float<F8>(values[c] / scale);

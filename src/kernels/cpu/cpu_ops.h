@@ -91,7 +91,7 @@ class CpuOps : public Ops {
   void append_fp8(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache);
   void embed_tiled(const Tensor& table, int64_t row, const Tensor& out) const;
 
-  // the tokens [first, end) of the batch, all of one sequence
+  // The tokens [first, end) of the batch, all of one sequence.
   struct TokenRange {
     int64_t sequence = 0, first = 0, end = 0;
   };
@@ -105,7 +105,7 @@ class CpuOps : public Ops {
   template <class F>
   void for_each_vocab_piece(int64_t rows, int64_t vocab, F&& f);
 
-  // The elements as fp32: x itself where it is fp32, else a copy in the workspace; null for an empty tensor.
+  // The elements as fp32: x itself if it is fp32, otherwise a copy in `buffer`; null for an empty tensor.
   const float* as_float(const Tensor& x, GrowingBuffer& buffer);
   template <class F>
   void for_each_row(int64_t rows, int64_t row_numel, F&& f) {

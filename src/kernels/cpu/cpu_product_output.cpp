@@ -1,4 +1,4 @@
-// Sums of a product on the CPU become rows of its output.
+// Turns sums of a product on the CPU into rows of its output.
 #include "kernels/cpu/cpu_product_output.h"
 
 #include <algorithm>
@@ -19,7 +19,8 @@ void write_row(const float* sums, int64_t columns, const float* bias, bool add, 
   }
 }
 
-// Computes silu(gate) * up. The sums are blocks of gate and of up columns in turn, and begin with a whole block.
+// Computes silu(gate) * up. In the sums, blocks of gate and of up columns alternate, starting with a whole block of
+// gate columns.
 void write_swiglu(const Simd& simd, const float* sums, int64_t columns, DType type, std::byte* target) {
   float gate[kMaxGroupColumns / 2], up[kMaxGroupColumns / 2];
   int64_t count = 0;

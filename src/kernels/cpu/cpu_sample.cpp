@@ -78,7 +78,7 @@ void CpuOps::sample(const Tensor& logits, const Tensor& adjusted, const Tensor& 
     expect(!adjusts || adjusted, "sample: a rule adjusts logits, and there are no adjusted ones");
     return (adjusts ? adjusted : logits).as<const float>() + row * vocab;
   };
-  // A step of few rows would leave most threads idle: they share the search for the best token and the logits' sum.
+  // With few rows, most threads would be idle: they share the search for the best token and the logits' sum.
   const int64_t pieces = vocab_pieces(vocab);
   auto* best = best_.reserve<uint64_t>(static_cast<size_t>(rows * pieces));
   for_each_vocab_piece(rows, vocab, [&](int64_t row, int64_t first, int64_t end) {

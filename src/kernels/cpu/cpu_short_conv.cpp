@@ -1,4 +1,4 @@
-// The operators short_conv and cached_short_conv: each token is computed by itself.
+// The operators short_conv and cached_short_conv: each token is computed separately.
 #include <algorithm>
 #include <cstring>
 
@@ -21,8 +21,10 @@ float gated_input(const T* row, int64_t hidden, int64_t c) {
 }
 
 // Where the taps of one token find their inputs. Tap j reads the input length - 1 - j positions back. Taps below
-// first_tap reach before the sample and read nothing; those below first_row read row j + past_row of `past`
-// [.., hidden]; all others read bcz.
+// first_tap reach before the sample and read nothing. Taps below first_row read row j + past_row of `past` [..,
+// hidden]; all others read bcz.
+//   taps:   0 … first_tap … first_row … length - 1
+//           none          past          bcz
 struct Reach {
   int64_t first_tap = 0, first_row = 0;
   const float* past = nullptr;
@@ -98,8 +100,8 @@ void CpuOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const Te
                {first_tap, first_row, states.rows(rows[2 * sequence], 1).as<const float>(), place},
                out.as<T>() + token * hidden);
     });
-    // The state behind a token holds the inputs of the last positions: from bcz, and where the batch has fewer, from
-    // the state before.
+    // The state after a token holds the inputs of the last positions: from bcz, and, if the batch has fewer, from the
+    // previous state.
     const auto keep = [&](int64_t sequence, int64_t token, int64_t row) {
       const int64_t tokens = token + 1 - offsets[sequence];  // of the sequence in this batch, up to this one
       expect(tokens > 0 && rows[2 * sequence] != row, "cached_short_conv: sequences");
@@ -122,7 +124,7 @@ void CpuOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const Te
     for_each_row(batch.tokens, kept * hidden / cache.page_size, [&](int64_t token) {
       if ((positions[token] + 1) % cache.page_size != 0) return;
       const int64_t sequence = sequence_of[token], place = positions[token] / cache.page_size;
-      expect(place < width, "cached_short_conv: a position behind the pages");
+      expect(place < width, "cached_short_conv: a position beyond the pages");
       const int32_t page = batch.page_table.as<const int32_t>()[sequence * width + place];
       expect(page >= 0, "cached_short_conv: a page that does not exist");
       keep(sequence, token, cache.first_page_row + page);

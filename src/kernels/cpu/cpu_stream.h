@@ -1,4 +1,4 @@
-// A queue of work for the host that runs in order on a thread of its own, and its events. CpuBackend computes on one; a
+// A queue of work for the host that runs in order on its own thread, and its events. CpuBackend computes on one; a
 // channel may own another.
 #pragma once
 
@@ -33,12 +33,12 @@ class CpuEvent final : public Event {
   uint64_t recorded_ = 0, completed_ = 0;
 };
 
-// After work has failed, later work and waits are skipped, but events still complete, so that nobody waits for ever;
-// check() keeps throwing the first error. The destructor runs what is queued: an owner of memory that the work uses
+// After work has failed, later work and waits are skipped, but events still complete, so that nobody waits forever;
+// check() keeps throwing the first error. The destructor runs what is queued, so an owner of memory that the work uses
 // drains the stream first.
 class CpuStream final : public Stream {
  public:
-  explicit CpuStream(WorkDoneSignal* work_done = nullptr);  // is told when events are done
+  explicit CpuStream(WorkDoneSignal* work_done = nullptr);  // is notified when events are done
   ~CpuStream() override;
   CpuStream(const CpuStream&) = delete;
   CpuStream& operator=(const CpuStream&) = delete;
@@ -66,7 +66,7 @@ class CpuStream final : public Stream {
   std::deque<Item> queue_;
   std::exception_ptr error_;
   std::vector<Span> finished_;
-  bool stopping_ = false;  // all from mutex_ to here is guarded by it
+  bool stopping_ = false;  // mutex_ guards all members from itself to here
   std::thread worker_;     // last, because the thread uses all of the above
 };
 

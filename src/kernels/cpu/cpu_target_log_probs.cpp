@@ -19,7 +19,8 @@ void CpuOps::target_log_probs(const Tensor& logits, const Tensor& targets, const
     const int32_t target = targets.as<const int32_t>()[row];
     expect(target >= 0 && target < vocab, "target_log_probs: a token id outside the vocabulary");
     const uint32_t key = sampling_key(logit[target]);
-    // Before the target an equal logit goes before it, behind it only a larger one.
+    // Ties go to the lower id: an equal logit at a lower id is better than the target, at a higher id only a larger
+    // one.
     const bool best =
         std::none_of(logit, logit + target, [key](float other) { return sampling_key(other) >= key; }) &&
         std::none_of(logit + target, logit + vocab, [key](float other) { return sampling_key(other) > key; });

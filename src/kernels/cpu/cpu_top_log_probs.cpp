@@ -8,8 +8,8 @@
 
 namespace lfm2 {
 
-// Where there are fewer rows than threads, these share each row; its terms are added in the same order. The sum is NaN
-// where a logit is NaN or +infinity, or all are -infinity: each of them makes a term of exp(x - largest) NaN.
+// With fewer rows than threads, the threads share each row; its terms are added in the same order. The sum is NaN if a
+// logit is NaN or +infinity, or if all are -infinity: each of these makes a term of exp(x - largest) NaN.
 const double* CpuOps::log_sums(const Tensor& logits) {
   const int64_t rows = logits.dim(0), vocab = logits.dim(1), pieces = vocab_pieces(vocab);
   const auto* values = logits.as<const float>();

@@ -9,8 +9,8 @@ namespace lfm2 {
 
 namespace {
 
-// How many bytes have a magnitude, without the sign, from `begin` on, which is not 0. Eight at a time: the sum of a
-// magnitude and 0x80 - begin has its highest bit where the byte counts, and carries nothing to the next byte.
+// The number of bytes whose magnitude, without the sign, is at least `begin`, which is not 0. Eight at a time: the sum
+// of a magnitude and 0x80 - begin has its highest bit set if the byte counts, and carries nothing to the next byte.
 size_t count_bytes_from(uint32_t begin, const std::byte* bytes, size_t count) {
   constexpr uint64_t kEach = 0x0101010101010101u;
   const auto count_word = [&](uint64_t word) -> size_t {
@@ -43,7 +43,7 @@ ElementRange non_finite_range(DType dtype) {
   }
 }
 
-// From half a step above the largest number on.
+// From half a step above the largest number of type `to` on.
 ElementRange overflow_range(DType from, DType to) {
   if (from == DType::kF32 && to == DType::kF16) return {0x477ff000u, 0x7f800000u};
   if (from == DType::kF32 && to == DType::kBf16) return {0x7f7f8000u, 0x7f800000u};

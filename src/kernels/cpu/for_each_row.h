@@ -7,7 +7,7 @@
 
 namespace lfm2 {
 
-// Calls f(row) for every row, in parallel; cheap rows are shared out in groups.
+// Calls f(row) for every row, in parallel; threads take cheap rows in groups.
 template <class F>
 void for_each_row(ThreadPool& pool, int64_t rows, int64_t row_numel, F&& f) {
   // This many elements take some microseconds, about as long as waking a thread.

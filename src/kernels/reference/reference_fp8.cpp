@@ -1,4 +1,4 @@
-// What rounds to fp8, in double precision.
+// The roundings to fp8, in double precision.
 #include <algorithm>
 #include <cmath>
 
@@ -7,7 +7,8 @@
 namespace lfm2::reference {
 namespace {
 
-// The multiple of E4M3's steps that is nearest to x, ties to even. Below 2^-6 all steps are 2^-9. No number ends them.
+// The multiple of E4M3's steps that is nearest to x, ties to even. Below 2^-6 all steps are 2^-9. There is no largest
+// number.
 double nearest_step(double x) {
   if (x == 0 || std::isnan(x)) return x;
   const double step = std::exp2(std::max(std::floor(std::log2(std::fabs(x))), -6.0) - 3);

@@ -274,7 +274,7 @@ std::vector<double> log_softmax(const Tensor& logits) {
   for (int64_t row = 0; row < logits.dim(0); ++row) {
     double* x = out.data() + row * vocab;
     const double largest = *std::max_element(x, x + vocab);
-    double sum = 0;  // NaN where the row has no distribution, as infinity - infinity is
+    double sum = 0;  // NaN if the row has no distribution, as infinity - infinity is
     for (int64_t i = 0; i < vocab; ++i) sum += std::exp(x[i] - largest);
     for (int64_t i = 0; i < vocab; ++i) x[i] -= largest + std::log(sum);
   }

@@ -1,4 +1,4 @@
-// Finds the vector kernels that this machine can run.
+// Finds the tables of vector kernels that this machine can run.
 #include "kernels/cpu/simd/simd.h"
 
 #if defined(__x86_64__)

@@ -38,18 +38,18 @@ struct Fetch {
 
 // sums[r, c] (+)= Σ_i a[r, i] w[c, i] over one block of k: packed rows of a by one packed tile of w.
 struct PackedProduct {
-  const std::byte* a = nullptr;  // as many packed tiles as `rows` takes, one after the other
+  const std::byte* a = nullptr;  // packed tiles for `rows` rows, contiguous
   const std::byte* w = nullptr;
   DType a_type = DType::kF32, w_type = DType::kF32;
   size_t rows = 0, k = 0;
   RowsView a_rows, w_rows;  // the packed elements as they are stored in the matrices
   float* sums = nullptr;    // [rows, tile_columns], rows in whole tiles
   bool first = false;       // whether this is the first block of k
-  Fetch next_w, out;        // what is packed next, and where the sums are written to
+  Fetch next_w, out;        // what is packed next, and where the sums are written
 };
 
-// The same for at most tile_rows rows of a, over all of k or one block of it, with rows of w as they are stored: those
-// of one tile of columns, or, where they lie in tiles, of `tiles` that follow one another.
+// The same for at most tile_rows rows of a, over all of k or one block of it, with rows of w as they are stored. The
+// rows of w are those of one tile of columns, or, if they lie in tiles, of `tiles` consecutive ones.
 struct FewProduct {
   const std::byte* a = nullptr;  // a packed tile for each block of k; tiles are `a_stride` bytes apart
   size_t a_stride = 0;
@@ -69,24 +69,24 @@ constexpr size_t kMatmulBlockK = 256;
 struct MatmulKernel {
   size_t tile_rows, tile_columns;  // the sides of a register tile, and so of a packed tile of a or w
   size_t block_k;
-  // How an operand is packed may depend on the type of the other one.
+  // The packing of an operand may depend on the type of the other one.
   size_t (*a_bytes)(DType a, DType w);  // bytes of one packed tile over a whole block of k
   size_t (*w_bytes)(DType a, DType w);
   // `a` has at most tile_rows rows and block_k columns; the rest of the packed tile is filled with zeros.
   void (*pack_a)(const RowsView& a, DType w, std::byte* packed);
   void (*pack_w)(const RowsView& w, DType a, std::byte* packed);  // at most tile_columns rows and block_k columns
   void (*multiply)(const PackedProduct& product);
-  // Gives the same bits, faster where a has at most few_tiles tiles of rows, or few_tiles_tiled where w lies in tiles.
+  // Gives the same bits, faster if a has at most few_tiles tiles of rows, or few_tiles_tiled if w lies in tiles.
   void (*multiply_few)(const FewProduct& product);
   size_t few_tiles, few_tiles_tiled;
-  // How many tiles of columns multiply_few should get at once, where they follow one another and a has `rows` rows in
-  // all its tiles: sums that wait for their own last addition leave room for others.
+  // The number of consecutive tiles of columns that multiply_few should get at once if a has `rows` rows in all its
+  // tiles. While some sums wait for their own last addition, others can proceed.
   size_t (*few_columns)(size_t rows);
-  // Whether weights of this type are held in tiles, in an order that the kernel alone knows.
+  // Whether weights of this type are held in tiles, in an order that only the kernel knows.
   bool (*has_tiles)(DType w);
   void (*tile_w)(const RowsView& rows, std::byte* tile);                     // turns rows [tile_columns, k] into a tile
   void (*row_of_tile)(const RowsView& tile, size_t row, std::byte* target);  // turns one of them, [k], back
-  // Whether pack_w would leave such a tile's blocks of k as they are.
+  // Whether pack_w would leave such a tile's blocks of k unchanged.
   bool (*tile_is_packed)(DType a, DType w);
 };
 
@@ -121,7 +121,7 @@ struct Simd {
   void (*silu_multiply)(const float* gate, const float* up, float* out, size_t n);
   // out[i] = x[i] + y[i] for n elements; out may be x or y.
   void (*add)(const float* x, const float* y, float* out, size_t n);
-  // How many of n elements of 2 or 4 bytes have a magnitude, the bits without the sign, from `begin` on and below
+  // The number of n elements of 2 or 4 bytes whose magnitude, the bits without the sign, is at least `begin` and below
   // `end`.
   size_t (*count_magnitudes)(const std::byte* x, size_t element_bytes, size_t n, uint32_t begin, uint32_t end);
 

@@ -1,22 +1,22 @@
 // The matrix product on AMX tiles: fp32 as a sum of bf16 planes, whose products are exact.
 //
-// A value is cut into planes of 8 significant bits, x = x0 + x1 + x2 exactly (bf16: x0 alone; fp16: x0 + x1). Each
-// plane is the remainder so far, rounded to bf16. The product a w is the sum of all ai wj with i + j < 3; the rest is
-// below 2^-23 |a w| and has any sign. A block of k is summed in steps of 32 elements, in pairs (i, i + 16). First come
-// all small products (i + j > 0), then the products of the first planes, so that few roundings happen while the sums
-// are large. The products are exact. The instruction sums the first elements of the 16 pairs from zero by fused
-// multiply-adds, in order, the second ones likewise; it adds the two sums, and then that to what it had. So one row has
-// the same bits from vector registers (multiply_one), which reach the speed of memory where tiles do not.
+// A value is cut into planes of 8 significant bits, x = x0 + x1 + x2 exactly (bf16: only x0; fp16: x0 + x1). Each plane
+// is the remainder so far, rounded to bf16. The product a w is the sum of all ai wj with i + j < 3; the rest is below
+// 2^-23 |a w| and has any sign. A block of k is summed in steps of 32 elements, in pairs (i, i + 16). First come all
+// small products (i + j > 0), then the products of the first planes, so that few roundings happen while the sums are
+// large. The products are exact. The instruction sums the first elements of the 16 pairs from zero by fused
+// multiply-adds, in order, and the second elements likewise. It adds the two sums, and then their sum to the tile's. So
+// vector registers give one row the same bits (multiply_one); they reach the speed of memory where tiles do not.
 //
 // Tiles treat numbers below 2^-126 as zero, and an infinity has no planes. So a sum over a block of k is computed by
-// plain fused multiply-adds, as the vector kernels do, where
+// plain fused multiply-adds, as the vector kernels do, if
 //   - its row of a or of w holds a number of kLarge or more in the block, or
 //   - the tiles' sum is below kLeast, infinite or a NaN.
 // Elsewhere the tiles lose less than 2^-85 in a block: 256 elements times 2^-126 for each plane, times less than
 // kLarge. That is 2^-6 units in the last place of kLeast. The choice depends on the row of a and the row of w alone, as
 // the sum does.
 //
-// The instruction takes rows of a as they are stored (16 rows, 32 elements), and w as [pairs of elements, columns],
+// The instruction reads rows of a as they are stored (16 rows, 32 elements), and w as [pairs of elements, columns],
 // which is how tiles of weights are stored. The tile of sums is [rows, columns].
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/simd/simd_amx_planes.h"
@@ -80,8 +80,8 @@ class StepPacker {
   Largest largest_;  // over all blocks so far: a number that is larger than those of this block only costs time
 };
 
-// Computes one register tile over all of k, for few rows of a by a tile of weights: few_tiles is 0. The next step of w
-// is packed while the tiles multiply this one.
+// Computes one register tile over all of k, for few rows of a by a tile of weights: w is tiled, because few_tiles is 0.
+// The next step of w is packed while the tiles multiply this one.
 template <class T, size_t planes_w, size_t planes_a, bool both>
 void multiply_few(const FewProduct& p) {
   constexpr size_t kStepA = (both ? 2 : 1) * planes_a * kTileBytes, kSmall = small_products(planes_w, planes_a);
@@ -118,7 +118,7 @@ void multiply_few(const FewProduct& p) {
       zero_tiles();
       if constexpr (kSmall > 0)
         for (size_t s = 0; s < count; ++s) {
-          // Keeps the compiler from moving the stores of the packer behind the loads of the tiles.
+          // Keeps the compiler from moving the stores of the packer after the loads of the tiles.
           asm volatile("" ::: "memory");
           const bool next = s + 1 < count;
           if (next) begin(first + s + 1);
@@ -175,8 +175,8 @@ class RowPlanes {
   alignas(64) float values_[kBlock / kStep * planes_a][2][kSide];
 };
 
-// Sums `count` steps of one block of k for one row of a as the tiles would: [halves, 16]. Returns false where surely no
-// element of w is kLarge or more.
+// Sums `count` steps of one block of k for one row of a as the tiles would: [halves, 16]. Returns whether an element of
+// w may be kLarge or more.
 template <class T, size_t planes_w, size_t planes_a>
 bool sum_one(const FewProduct& p, size_t first, size_t count, const std::byte* a_tiles, float (&tile)[kHalves][kSide]) {
   constexpr size_t kSmall = small_products(planes_w, planes_a), kProducts = kSmall + 1;
@@ -186,7 +186,7 @@ bool sum_one(const FewProduct& p, size_t first, size_t count, const std::byte* a
   const RowPlanes<planes_a> a(a_tiles, count);
   alignas(64) float first_planes[kBlock / kStep][kHalves][kSide];
   __m512 sums[kHalves] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
-  __m512i bits = _mm512_setzero_si512();  // all that any element has
+  __m512i bits = _mm512_setzero_si512();  // the OR of all elements' bits
   for (size_t s = 0; s < count; ++s) {
     const T* w = static_cast<const T*>(p.w.data) + (first + s) * kStep * kTileColumns;
     const std::byte* ahead = ahead_of(p, first + s);
@@ -230,7 +230,7 @@ bool sum_one(const FewProduct& p, size_t first, size_t count, const std::byte* a
   return Kinds(magnitude(_mm512_castsi512_ps(bits))).large != 0;
 }
 
-// The same for one row of a, out of vector registers.
+// multiply_few for one row of a, in vector registers.
 template <class T, size_t planes_w, size_t planes_a>
 void multiply_one(const FewProduct& p) {
   for (size_t at = 0; at < p.w.k; at += kBlock) {
@@ -258,7 +258,7 @@ void multiply_few(const FewProduct& p) {
   if (!one) _tile_release();
 }
 
-// Turns rows [32, k] into a tile, as load_pair wants it; k is in whole steps.
+// Turns rows [32, k] into a tile, as load_pair reads it; k is in whole steps.
 void tile_w(const RowsView& rows, std::byte* tile) {
   const bool wide = rows.type == DType::kF32;
   const size_t taken = wide ? kSide : kStep, row_bytes = rows.stride * element_bytes(rows.type);

@@ -1,6 +1,6 @@
-// For simd_amx.cpp: cuts numbers into bf16 planes, and packs them in the order in which the tiles take them.
+// For simd_amx.cpp: cuts numbers into bf16 planes, and packs them in the order in which the tiles read them.
 //
-// This file is compiled with flags that other processors cannot run: simd_body.h says why everything here, and in
+// This file is compiled with flags that other processors cannot run: simd_body.h explains why everything here, and in
 // simd_amx_tiles.h and simd_amx_sums.h, has internal linkage.
 #pragma once
 
@@ -57,7 +57,7 @@ __m512 load(const Bf16* x, __mmask16 mask) {
 
 __mmask16 mask_of(size_t count) { return static_cast<__mmask16>(count >= kSide ? 0xffffu : (1u << count) - 1); }
 
-// The same 32 bits in each lane. The asm keeps the value in its register, where g++ would make it anew for each use.
+// The same 32 bits in each lane. The asm keeps the value in its register, where g++ would recompute it for each use.
 inline __attribute__((always_inline)) __m512i constant(unsigned bits) {
   __m512i value = _mm512_set1_epi32(static_cast<int>(bits));
 #ifdef __AVX512F__  // tests/support/fake_amx has no registers
@@ -66,8 +66,8 @@ inline __attribute__((always_inline)) __m512i constant(unsigned bits) {
   return value;
 }
 
-// While one of these lives, fp32 arithmetic treats numbers below 2^-126 as zeros, as tiles do. Loads and stores stay on
-// their side of its beginning and end, and so does what is computed between them.
+// While one of these lives, fp32 arithmetic treats numbers below 2^-126 as zeros, as tiles do. The compiler moves
+// neither loads and stores nor what is computed between them across its beginning and end.
 class DenormalsAreZeros {
  public:
   DenormalsAreZeros() {
@@ -102,7 +102,7 @@ inline __attribute__((always_inline)) void cut(Pair x, Pair (&parts)[count]) {
     parts[p] = {rounded(x.low), rounded(x.high)};
     x = {_mm512_sub_ps(x.low, parts[p].low), _mm512_sub_ps(x.high, parts[p].high)};
   }
-  parts[count - 1] = x;  // the last one takes all that is left
+  parts[count - 1] = x;  // the last part is all that is left
 }
 
 // A plane holds numbers of 8 significant bits as bf16, those of `high` in the upper halves of the lanes.
@@ -139,9 +139,11 @@ inline __attribute__((always_inline)) void load_planes(const Bf16* row, size_t l
   plane[0] = load_in_pairs(row, left);
 }
 
-// A tile of weights (CpuOps::prepacked) has the columns side by side, as the instruction takes them, and
-// elements i and i + 16 of a step of k beside each other, so that a product reads it from end to end: the processor
-// fetches ahead of one stream in a page, not of two. A step is [16, 2, columns] in fp32, [16, columns, 2] of 16 bits.
+// A tile of weights (CpuOps::prepacked) has the columns side by side, as the instruction reads them, and elements i and
+// i + 16 of a step of k next to each other. So a product reads it from end to end: the processor prefetches one stream
+// in a page, not two. A step is [16, 2, columns] in fp32, [16, columns, 2] of 16 bits:
+//   fp32:     element 0 of all columns, element 16 of all columns, element 1 of all columns, ...
+//   16 bits:  elements 0, 16 of column 0, elements 0, 16 of column 1, ..., elements 1, 17 of column 0, ...
 
 // load_pair: elements i and i + 16 of a step, of the 16 columns of one half of a tile.
 inline __attribute__((always_inline)) Pair load_pair(const float* step, size_t i, size_t half) {
@@ -289,7 +291,7 @@ void pack_w(const RowsView& w, std::byte* packed) {
 }
 
 // Packs a as a Head and [steps, halves, planes, tile], where a tile is 16 rows of a by 32 elements. A half without rows
-// is left out.
+// is omitted.
 void pack_a(const RowsView& a, std::byte* packed) {
   const DenormalsAreZeros mode;
   auto* head = reinterpret_cast<Head*>(packed);

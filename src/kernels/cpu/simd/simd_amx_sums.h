@@ -1,5 +1,5 @@
-// For simd_amx.cpp: takes the tiles' sums over one block of k, computes those that the tiles got wrong by plain
-// multiply-adds, and adds them to the sums of the blocks before.
+// For simd_amx.cpp: reads the tiles' sums over one block of k, recomputes those that the tiles got wrong by plain
+// multiply-adds, and adds them to the sums of the earlier blocks.
 #pragma once
 
 #include <immintrin.h>
@@ -12,7 +12,7 @@ namespace {
 constexpr float kLeast = 0x1p-55f;  // smaller sums over a block are computed by multiply-adds
 constexpr float kMax = 0x1p100f;    // larger ones, too; sums of numbers below kLarge stay far below it
 
-// Rows of `view`, which lie in rows, or all of a tile, from element first_k on.
+// Rows of `view` if it lies in rows, or all of a tile, from element first_k on.
 RowsView part_of(const RowsView& view, size_t first, size_t rows, size_t first_k, size_t k) {
   const size_t before = view.tiled ? first_k * kTileColumns : first * view.stride + first_k;
   return {static_cast<const std::byte*>(view.data) + before * element_bytes(view.type),
@@ -23,7 +23,7 @@ RowsView part_of(const RowsView& view, size_t first, size_t rows, size_t first_k
           view.tiled};
 }
 
-// At most 16 columns of w: those of `half` where w is a tile, else all rows.
+// At most 16 columns of w: those of `half` if w is a tile, otherwise all rows.
 struct Columns {
   RowsView w;
   size_t half, count;
@@ -115,8 +115,8 @@ bool doubtful(const float* tile, size_t rows, size_t columns) {
   return _mm512_mask_cmpgt_epu32_mask(mask_of(columns), most, range) != 0;
 }
 
-// Computes those sums of the tile [rows, columns] by plain multiply-adds, in the order of k, that simd_amx.cpp says
-// tiles get wrong. Sums over a row of zeros are left, because tiles compute them exactly.
+// Computes by plain multiply-adds, in the order of k, those sums of the tile [rows, columns] that tiles get wrong
+// (simd_amx.cpp). Sums over a row of zeros are left, because tiles compute them exactly.
 __attribute__((noinline)) void make_plain(const RowsView& a, const Columns& columns, float* tile) {
   const Kinds a_kinds(max_of_rows(a)), w_kinds(max_of_columns(columns));
   const __mmask16 all = mask_of(columns.count);
@@ -153,8 +153,8 @@ __attribute__((noinline)) void make_plain(const RowsView& a, const Columns& colu
   }
 }
 
-// Corrects the sums [rows, columns] over one block of k of at most 16 rows by one half of a tile of w, and adds them to
-// those of the blocks before. a and w are views of the stored elements of the block; `large` says whether either may
+// Corrects the sums [rows, columns] over one block of k, of at most 16 rows by one half of a tile of w. Then adds them
+// to the sums of the earlier blocks. The views a and w are of the block's stored elements; with `large`, either may
 // hold a number of kLarge or more.
 inline __attribute__((always_inline)) void add_half(const RowsView& a, const RowsView& w, size_t half, bool large,
                                                     bool first, float* tile, float* sums) {
@@ -169,7 +169,7 @@ inline __attribute__((always_inline)) void add_half(const RowsView& a, const Row
   }
 }
 
-// The same for all of a register tile, whose sums stand in the tile registers.
+// The same for all of a register tile, whose sums are in the tile registers.
 void add_block(const RowsView& a, const RowsView& w, bool large, bool first, float* sums) {
   alignas(64) float tile[kHalves * kHalves][kSide * kSide];
   const bool both = a.rows > kSide;

@@ -26,7 +26,7 @@ void configure_tiles(size_t rows = kHalves * kSide) {
   const auto second = static_cast<unsigned char>(rows > kSide ? rows - kSide : kSide);
   config.rows[0] = config.rows[2] = config.rows[6] = first;
   config.rows[1] = config.rows[3] = config.rows[7] = second;
-  // Keeps the compiler from moving stores of the configuration and of packed elements behind this point.
+  // Keeps the compiler from moving stores of the configuration and of packed elements past this point.
   asm volatile("" ::: "memory");
   _tile_loadconfig(&config);
 }
@@ -54,8 +54,8 @@ class Fetcher {
   size_t row_, parts_, byte_ = 0;
 };
 
-// Where that begins which a step of a tile of weights prefetches: so many bytes on, in the tile or in the one that is
-// multiplied next.
+// The address from which a step of a tile of weights prefetches: kAhead bytes further, in the tile or in the tile that
+// is multiplied next.
 constexpr size_t kAhead = 8192;
 inline __attribute__((always_inline)) const std::byte* ahead_of(const FewProduct& p, size_t step) {
   const size_t row = kTileColumns * element_bytes(p.w.type), at = step * kStep * row + kAhead, end = p.w.k * row;
@@ -89,8 +89,8 @@ constexpr size_t small_products(size_t planes_w, size_t planes_a) {
   return planes_w * planes_a == 9 ? 5 : planes_w * planes_a == 6 ? 4 : planes_w * planes_a - 1;
 }
 
-// Adds the product of plane i of w and plane j of a over one step of k. w(i, half) is the address of a tile. Where
-// load_w or load_a is false, the product before has left the plane in its registers.
+// Adds the product of plane i of w and plane j of a over one step of k. w(i, half) is the address of a tile. If load_w
+// or load_a is false, the previous product has left the plane in its registers.
 template <size_t planes_a, bool both, class W>
 inline __attribute__((always_inline)) void multiply_planes(W&& w, const std::byte* a, size_t i, size_t j, bool load_w,
                                                            bool load_a) {
@@ -123,7 +123,7 @@ inline __attribute__((always_inline)) void multiply_small(W&& w, const std::byte
   if constexpr (planes_w > 2) multiply(2, 0, true, false, nth++);
 }
 
-// The step of the nth product of first planes: backwards where small products came before, because the last steps are
+// The step of the nth product of first planes: backwards if small products came before, because the last steps are
 // still in the cache.
 constexpr size_t step_of(size_t nth, size_t count, size_t small) { return small > 0 ? count - 1 - nth : nth; }
 
@@ -184,15 +184,15 @@ void multiply_block(const std::byte* w, const std::byte* a, size_t count, Fetche
   };
   zero_tiles();
   if (count == 0) return;
-  // The first planes where there are no small products.
+  // The first planes if there are no small products.
   constexpr Planes kFirst = small_product<planes_w, planes_a>(0);
   _tile_loadd(4, w + kFirst.w * kTileBytes, kRowBytes);
   _tile_loadd(5, w + (planes_w + kFirst.w) * kTileBytes, kRowBytes);
   _tile_loadd(6, a + kFirst.a * kTileBytes, kRowBytes);
   if constexpr (both) _tile_loadd(7, a + (planes_a + kFirst.a) * kTileBytes, kRowBytes);
-  // Several planes are more than the L1 cache holds. What comes next is fetched into it while the tiles multiply, some
-  // lines at a time, as more at once would keep the loads of tiles waiting: with each quarter of a small product a part
-  // of the next step's a and w, with the products of first planes those of the next but one.
+  // Several planes are more than the L1 cache holds. So what comes next is prefetched into it while the tiles multiply,
+  // some lines at a time, because more at once would delay the loads of tiles. Each quarter of a small product
+  // prefetches a part of the next step's a and w, each product of first planes those of the next step but one.
   constexpr bool kFetch = planes_w > 1;
   constexpr size_t kQuarters = 4 * (kSmall > 0 ? kSmall : 1);
   constexpr size_t kLinesA = (kTilesA * kSide + kQuarters - 1) / kQuarters;

@@ -24,7 +24,7 @@ Vec load(const Bf16* x) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
 }
 Vec load(const F16* x) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x))); }
-// The lower or the upper ones of pairs.
+// The lower or the upper elements of pairs.
 inline __attribute__((always_inline)) Vec widen(Vec pairs, bool upper, F16) {
   const __m512i bits = _mm512_castps_si512(pairs);
   return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(upper ? _mm512_srli_epi32(bits, 16) : bits));

@@ -1,10 +1,10 @@
-// The vector kernels for AVX-512 with BF16: those of AVX-512, but for products of bf16 by bf16. There one instruction
-// multiplies pairs of neighbours along k: it adds the product of the second by a fused multiply-add, then that of the
-// first, and takes subnormal numbers for zeros, in operands and in sums. So the bits of such products are its own.
-// Other products have the bits of AVX-512. In all of them a block of k is summed from zero, pair by pair in order,
-// whatever the rows and columns beside it.
+// The vector kernels for AVX-512 with BF16: those of AVX-512, except for products of bf16 by bf16. There one
+// instruction multiplies pairs of neighbours along k: it adds the product of the second by a fused multiply-add, then
+// that of the first, and treats subnormal numbers as zeros, in operands and in sums. So such products have bits that no
+// other table gives. Other products have the bits of AVX-512. In all of them a block of k is summed from zero, pair by
+// pair in order, whatever the rows and columns beside it.
 //
-// Their operands are packed in pairs, each in the place of one fp32: an odd last element has a zero beside it.
+// The operands are packed in pairs, each in the place of one fp32: an odd last element has a zero beside it.
 #include "kernels/cpu/simd/simd_avx512_registers.h"
 // The body needs the registers.
 #include "kernels/cpu/simd/simd_body.h"

@@ -3,12 +3,16 @@
 // Those files are compiled with flags that other processors cannot run. So everything here has internal linkage and no
 // inline function of another header is called: the linker could keep this file's copy of it for the whole program.
 //
-// The including file defines: Vec (one register, a GCC vector of floats), kWidth (its floats), kParts (registers for 16
-// lanes), kDotTileColumns, kTileRows (rows of a register tile of the matrix product, which is two registers wide),
-// kFewTiles (up to this many tiles of rows the product of few rows is faster), load(const T*) (kWidth elements as fp32;
-// T is float, Bf16 or F16), store(float*, Vec), zero(), broadcast(float), fma(a, b, sum), transpose(Vec (&)[kWidth]),
-// kPairF16 (whether fp16 is transposed in pairs, which widen(Vec pairs, bool upper, F16) makes fp32 again), and
-// lane_sums<columns>(lanes, sums), which folds the 16 lanes of each column and adds the result to the column's sum.
+// The including file defines:
+//   Vec, kWidth      one register, a GCC vector of floats, and the number of its floats
+//   kParts           registers for 16 lanes
+//   kDotTileColumns  columns of a tile of dot products
+//   kTileRows        rows of a register tile of the matrix product, which is two registers wide
+//   kFewTiles        up to this many tiles of rows the product of few rows is faster
+//   kPairF16         whether fp16 is transposed in pairs, which widen(Vec pairs, bool upper, F16) makes fp32 again
+//   load(const T*)   kWidth elements as fp32; T is float, Bf16 or F16
+//   lane_sums<columns>(lanes, sums)  folds the 16 lanes of each column and adds the result to the column's sum
+//   store(float*, Vec), zero(), broadcast(float), fma(a, b, sum), transpose(Vec (&)[kWidth])
 #pragma once
 
 #include "kernels/cpu/simd/simd.h"
@@ -34,7 +38,7 @@ void with_type(DType type, F&& f) {
   }
 }
 
-// Loads x[0 … count) with zeros behind; count < kWidth.
+// Loads x[0 … count), followed by zeros; count < kWidth.
 template <class T>
 Vec load_some(const T* x, size_t count) {
   T copy[kWidth] = {};  // all bits zero is the number 0 in each of the types
@@ -154,7 +158,7 @@ constexpr float kExp3 = 0x1.5554a4p-3f, kExp4 = 0x1.555688p-5f, kExp5 = 0x1.122f
 // exp(x) = 2^n e^r, where n is the integer nearest to x / ln 2, so |r| <= ln 2 / 2, and e^r is a polynomial of degree 6
 // (minimax in relative error). A NaN stays a NaN in every step.
 inline __attribute__((always_inline)) Vec exponential(Vec x) {
-  // Beyond these, the result is 0 and infinity.
+  // Beyond these, the result is 0 or infinity.
   const Vec least = broadcast(-104.0f), largest = broadcast(89.0f);
   x = x < least ? least : x;
   x = x > largest ? largest : x;
@@ -202,7 +206,7 @@ void add(const float* x, const float* y, float* out, size_t n) {
   });
 }
 
-// Counts in elements' own type, block by block, so that compilers make vectors of it and no count overflows.
+// Counts in elements' own type, block by block, so that compilers vectorize it and no count overflows.
 template <class Bits>
 size_t count_bits(const std::byte* x, size_t n, Bits begin, Bits end) {
   constexpr size_t kBlock = 1024;

@@ -1,9 +1,9 @@
 // The matrix product of the vector kernels, for registers of any width. A part of simd_body.h, whose rules hold here,
 // too.
 //
-// How many elements of k a multiplication takes, and how it is done, is a template parameter, Step. It has Element (so
-// many elements of a row, as they are packed), kElements (their number), spread(Element) (the register with the Element
-// in every lane), multiply(a, w, sum), and element<T>(units, i) (of units of weights: Element i of every row).
+// The template parameter Step defines how many elements of k a multiplication processes, and how. It has Element
+// (packed elements of a row), kElements (their number), spread(Element) (the register with the Element in every lane),
+// multiply(a, w, sum), and element<T>(units, i) (of units of weights: Element i of every row).
 #pragma once
 
 #include <type_traits>
@@ -60,11 +60,11 @@ constexpr size_t packed_w_bytes() {
 // cannot forward to a load of the whole.)
 using VecBits = float __attribute__((vector_size(sizeof(Vec)), aligned(2), may_alias));
 
-// A square of w: kWidth of its rows, and of each as many elements as a register has bits for.
+// A square of w: kWidth of its rows, each with the elements that fill a register.
 template <class T>
 struct Square {
-  // bf16 comes in pairs, of which the first is in the lower half: half as many transpositions. fp16 does where pairs
-  // are widened fast enough.
+  // bf16 comes in pairs, the first in the lower half, which halves the transpositions. fp16 does if pairs are widened
+  // fast enough.
   static constexpr bool kPairs = __is_same(T, Bf16) || (__is_same(T, F16) && kPairF16);
   static constexpr size_t kElements = kPairs ? 2 * kWidth : kWidth;  // of a row
   static constexpr size_t kUnit = kPairs ? 2 : 1;                    // elements in a lane
@@ -80,7 +80,7 @@ struct Square {
       }
     transpose(columns);
   }
-  // The same out of a tile (RowsView::tiled), which lies in memory as this does.
+  // The same from a tile (RowsView::tiled), whose memory has this layout.
   inline __attribute__((always_inline)) void load_tiled(const RowsView& w, size_t row, size_t i) {
     const T* first = static_cast<const T*>(w.data) + i * kTileColumns + row * kUnit;
     for (size_t j = 0; j < kWidth; ++j)
@@ -90,7 +90,7 @@ struct Square {
     T* first = tile + i * kTileColumns + row * kUnit;
     for (size_t j = 0; j < kWidth; ++j) *reinterpret_cast<VecBits*>(first + j * kTileColumns * kUnit) = columns[j];
   }
-  // The rows of w from `row` on, and of each the elements from `i` on; zeros behind the last ones.
+  // The rows of w from `row` on, and of each the elements from `i` on, followed by zeros.
   inline __attribute__((always_inline)) void load_from(const RowsView& w, size_t row, size_t i) {
     if (w.tiled) return load_tiled(w, row, i);
     const T* first = static_cast<const T*>(w.data) + row * w.stride + i;
@@ -256,8 +256,8 @@ template <class Step, class T, size_t rows>
 void multiply_few_block(const FewProduct& p, size_t first_k, size_t k) {
   using Part = Square<T>;
   const auto* a = reinterpret_cast<const typename Step::Element*>(p.a + first_k / kMatmulBlockK * p.a_stride);
-  // The rows of the next tile lie behind one another. They are fetched from end to end, a share in each step, into the
-  // L2 cache, because a tile of rows is larger than L1 caches are.
+  // The rows of the next tile are contiguous. They are prefetched from end to end, a share in each step, into the L2
+  // cache, because a tile of rows is larger than L1 caches are.
   const char* next = static_cast<const char*>(p.next_w) + first_k * kTileColumns * sizeof(T);
   Vec tile[rows][kTileVecs];
   clear(tile);
@@ -280,11 +280,11 @@ void multiply_few_block(const FewProduct& p, size_t first_k, size_t k) {
   add_block(tile, first_k == 0, p.sums);
 }
 
-// Multiply-adds that are under way at the same time, in narrow registers: two begin in a cycle, and each takes four.
+// Multiply-adds that are in flight at the same time, in narrow registers: two begin in a cycle, and each takes four.
 constexpr size_t kUnderWay = 8;
 
-// How many tiles of columns are multiplied at once by so many rows. In wide registers one row's two sums are of twice
-// the numbers; more tiles at once gained no more there than repeats differ by.
+// The number of tiles of columns that are multiplied at once, for this number of rows. In wide registers one row's two
+// sums hold twice the numbers, and more tiles at once are no faster.
 constexpr size_t tiles_at_once(size_t rows) {
   return kWidth > 8 || rows * kTileVecs >= kUnderWay ? 1 : kUnderWay / (rows * kTileVecs);
 }
@@ -293,12 +293,12 @@ size_t few_columns(size_t rows) {
   return rows <= kTileRows || most < 2 ? most : 2;  // so few that a cache keeps them for the next tile of rows
 }
 
-// The same over tiles, each of which is read from end to end: those from number `tile` on.
+// The same over tiles, each of which is read from end to end: the tiles from number `tile` on.
 template <class Step, class T, size_t rows, size_t tiles>
 void multiply_few_tiled(const FewProduct& p, size_t tile, size_t first_k, size_t k) {
   constexpr size_t kUnit = Square<T>::kUnit, kUnits = kTileColumns * kUnit;
-  // With one or two rows the processor reads far enough ahead by itself; with more it is busy too long with what it
-  // has.
+  // With one or two rows the processor prefetches far enough without help; with more rows, the current elements keep it
+  // busy too long.
   constexpr size_t kAhead = rows <= 2 ? 0 : kWidth > 8 ? 4096 : 1024;  // bytes
   static_assert(tiles == 1 || kAhead == 0, "only the first tile's lines are asked for");
   const auto* a = reinterpret_cast<const typename Step::Element*>(p.a + first_k / kMatmulBlockK * p.a_stride);
@@ -335,7 +335,7 @@ inline __attribute__((always_inline)) void for_each_block(size_t k, F&& f) {
     f(first, k - first < kMatmulBlockK ? k - first : kMatmulBlockK);
 }
 
-// The tiles from number `tile` on: `at_once` together, what is left by halves of that.
+// Multiplies the tiles from number `tile` on: `at_once` together, the rest by halves of that.
 template <class Step, class T, size_t rows, size_t at_once>
 void multiply_tiles(const FewProduct& p, size_t tile) {
   for (; tile + at_once <= p.tiles; tile += at_once)
@@ -355,8 +355,8 @@ void multiply_few_singles(const FewProduct& p) {
   with_type(p.w.type, [&](auto type) { multiply_few<Singles, decltype(type)>(p); });
 }
 
-// Tiles are [k / unit, kTileColumns, unit], in units of 32 bits. fp16 that is not taken in pairs would have units of 16
-// bits: it stays in rows.
+// Tiles are [k / unit, kTileColumns, unit], in units of 32 bits. fp16 without pairs would have units of 16 bits: it
+// stays in rows.
 bool has_tiles(DType w) { return w == DType::kF32 || w == DType::kBf16 || (w == DType::kF16 && kPairF16); }
 void tile_w(const RowsView& rows, std::byte* tile) {
   with_type(rows.type, [&](auto type) {
@@ -379,7 +379,8 @@ void row_of_tile(const RowsView& tile, size_t row, std::byte* target) {
   });
 }
 
-// Tiles need no transposition, which is what packing saves each further tile of rows; narrow tiles have fewer rows.
+// Tiles need no transposition, and that is what packing saves for each further tile of rows. Narrow tiles have fewer
+// rows.
 constexpr size_t kFewTilesTiled = kFewTiles + (kWidth > 8 ? 1 : 2);
 
 [[maybe_unused]] constinit const MatmulKernel kMatmul{

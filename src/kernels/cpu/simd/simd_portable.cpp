@@ -1,6 +1,6 @@
-// The vector kernels for any processor, in the compiler's own vectors of four floats (SSE2, NEON). Where the target has
-// no fused multiply-add (x86-64 without flags), products are rounded before they are added, and the bits differ from
-// those of the other tables.
+// The vector kernels for any processor, in the compiler's own vectors of four floats (SSE2, NEON). If the target has no
+// fused multiply-add (x86-64 without flags), products are rounded before they are added, and the bits differ from those
+// of the other tables.
 #include "kernels/cpu/simd/simd.h"
 
 namespace lfm2 {
