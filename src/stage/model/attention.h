@@ -12,8 +12,8 @@ class Attention {
   Attention(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
   // Norm::fp8_group of the norm before it.
   std::optional<int64_t> fp8_group() const;
-  // The heads' results [tokens, heads head_dim] act, of norm(residual). Tokens whose results are not wanted
-  // (Batch::output_tokens) leave their keys and values.
+  // Returns the heads' results [tokens, heads head_dim] act for norm(residual). Tokens without results
+  // (Batch::output_tokens) only write their keys and values.
   Tensor mix(Pass& pass, const Norm& norm) const;
   // residual += out_proj(mixed)
   void add(Pass& pass, const Tensor& mixed) const {
@@ -25,8 +25,8 @@ class Attention {
 
   AttentionShape shape_;
   float eps_, rope_theta_;
-  // [(heads + 2 kv_heads) head_dim, hidden]: the rows of q, then of k, then of v; three tensors where some of the three
-  // are fp8 and others not.
+  // [(heads + 2 kv_heads) head_dim, hidden]: the rows of q, then of k, then of v. Three tensors if only some of the
+  // three are fp8.
   std::vector<Tensor> qkv_proj_;
   Tensor q_norm_, k_norm_;  // [head_dim]
   Tensor out_proj_;         // [hidden, heads head_dim]

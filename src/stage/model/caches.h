@@ -1,6 +1,6 @@
-// What a stage keeps of every sequence between the steps of a generation: keys and values of its attention layers in
-// pages, and the last inputs of its short convolutions. Where pages are kept as prefixes of other sequences, each also
-// has the states of the convolutions at its end, so that a sequence can continue from there.
+// The KV cache of a stage: keys and values of its attention layers in pages, and the last inputs (states) of its short
+// convolutions. With the prefix cache each page also has the convolution states at its end, so that another sequence
+// can continue from there.
 #pragma once
 
 #include <vector>
@@ -11,20 +11,20 @@
 
 namespace lfm2 {
 
-// The cache of one layer: only the member that its token mixer uses is filled.
+// The cache of one layer. Only the member that its token mixer uses is filled.
 struct LayerCache {
   KeyValueCache key_values;
-  // Each sequence slot has two rows of states; a step reads one and writes the other, in turn. After these rows, each
-  // page has a row where prefixes are kept.
+  // Each sequence slot has two rows of states; a step reads one and writes the other, and the next step swaps them.
+  // With the prefix cache, a row for each page follows.
   ConvCache conv;
 };
 
 struct CacheShape {
-  int64_t slots = 0;            // sequences that are in the caches at a time
+  int64_t slots = 0;            // number of sequence slots
   int64_t pages = 0;            // pages of all sequences together; the same number on every stage
   int64_t page_size = 0;        // positions of one sequence in a page
-  bool keeps_prefixes = false;  // whether pages are kept for other sequences, with the states of convolutions
-  // The row of convolution states that page 0 has.
+  bool keeps_prefixes = false;  // whether there is a prefix cache
+  // The row of convolution states of page 0.
   int64_t first_page_row() const { return 2 * slots; }
 };
 

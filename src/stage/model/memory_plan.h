@@ -1,4 +1,4 @@
-// The memory and the work of a stage, found before anything is loaded by running its forward on operators that only
+// Computes the memory and the work of a stage before anything is loaded, by running its forward on operators that only
 // count.
 #pragma once
 
@@ -12,10 +12,10 @@ namespace lfm2 {
 
 // Rows of logits that are computed and passed on at a time.
 inline constexpr int64_t kHeadRows = 256;
-// The number of buffers of kHeadRows rows that a stage needs whose micro-batches give up to `max_rows` rows. At least
-// three: one is computed, one is copied or waits, one is with the consumers. More, up to kMaxResultRows rows, hold all
-// rows of a micro-batch. With fewer the device would idle until the bus has copied earlier pieces, because the next
-// micro-batch is submitted only after the last piece.
+// The number of result buffers, of kHeadRows rows each, for micro-batches with up to `max_rows` rows of results. At
+// least three: one is computed, one is copied or waits, one is read by the consumers. Up to kMaxResultRows rows, the
+// buffers hold all rows of a micro-batch. With fewer buffers the device would wait for copies of earlier pieces,
+// because the next micro-batch is submitted only after the last piece.
 inline constexpr int64_t kMaxResultRows = 2048;
 size_t result_pieces(int64_t max_rows);
 
@@ -23,20 +23,21 @@ struct StageMemory {
   uint64_t weight_bytes = 0;
   uint64_t residual_bytes = 0;  // the residual stream of one micro-batch
   uint64_t scratch_bytes = 0;   // activations inside a layer
-  uint64_t result_bytes = 0;    // logits, or hidden states, on their way out of the last stage
+  uint64_t result_bytes = 0;    // buffers for logits or hidden states on the last stage
   double layer_flops = 0;       // operations of one micro-batch in the layers, without attention scores
   double head_flops = 0;        // operations of one row in the LM head, on the last stage
 
-  // With this many micro-batches in the stage at a time.
+  // The total if the stage holds `micro_batches` micro-batches at a time.
   uint64_t total_bytes(uint64_t micro_batches) const {
     return weight_bytes + micro_batches * residual_bytes + scratch_bytes + result_bytes;
   }
 };
 
-// For micro-batches of `tokens` tokens. `compute` is the type of activations, `held` the type of weights on the device.
+// The memory for micro-batches of `tokens` tokens. `compute` is the type of activations, `held` the type of weights on
+// the device.
 StageMemory stage_memory(const ModelConfig& config, LayerRange layers, DType compute, DType held, int64_t tokens,
                          int64_t result_rows);
-// Of a rank with several pieces of layers, which share all but the weights.
+// The memory of a rank with several pieces of layers, which share all memory except the weights.
 StageMemory stage_memory(const ModelConfig& config, std::span<const LayerRange> pieces, DType compute, DType held,
                          int64_t tokens, int64_t result_rows);
 

@@ -9,7 +9,7 @@ namespace lfm2 {
 class Mlp {
  public:
   Mlp(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
-  // residual += block(norm(residual)), then normed = next(residual) where `next` is given.
+  // residual += block(norm(residual)); then normed = next(residual) if `next` is given.
   void forward(Pass& pass, const Norm& norm, const Norm* next) const;
 
  private:

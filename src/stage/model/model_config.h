@@ -15,8 +15,8 @@ namespace lfm2 {
 
 enum class LayerType : uint8_t { kConv, kAttention };
 
-// The last thing of a model that is computed. Hidden states need no LM head, and those of the residual stream no final
-// norm.
+// The last part of the model that a job computes. Hidden states need no LM head, and those of the residual stream no
+// final norm.
 enum class ModelEnd : uint8_t { kLmHead, kFinalNorm, kLastLayer };
 
 struct ModelConfig {
@@ -36,12 +36,12 @@ struct ModelConfig {
   int64_t max_positions = 0;
   bool tied_embedding = false;      // the LM head is the embedding
   std::vector<int32_t> eos_tokens;  // any of these ids ends a text; may be empty
-  Quantization quantization;        // of weights that are fp8
-  // Not of config.json: the names of the weights that are multiplied as fp8.
+  Quantization quantization;        // of fp8 weights
+  // Not in config.json: the names of the weights that are multiplied as fp8.
   std::set<std::string> fp8_weights;
-  bool fp8_cache = false;  // not of config.json: AttentionShape::fp8_cache
-  // Not of config.json: how much of the model a job computes. It may also compute the first layers alone; `layers` and
-  // `layer_types` are those, then.
+  bool fp8_cache = false;  // not in config.json: AttentionShape::fp8_cache
+  // Not in config.json: how much of the model a job computes. If it computes only the first layers, `layers` and
+  // `layer_types` describe those.
   ModelEnd end = ModelEnd::kLmHead;
 
   bool is_dense(int64_t layer) const { return layer < dense_layers; }
@@ -51,11 +51,10 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
-// Whether WeightSource::load takes these weights as one: none or all of them are fp8.
+// Whether WeightSource::load() can load these weights as one tensor, that is, none or all of them are fp8.
 bool are_loaded_together(const ModelConfig& config, const std::vector<std::string>& names);
 
-// Parses a config.json. `what` names the file in messages. Error(kData) for a value that is missing, impossible or not
-// supported.
+// Parses a config.json. `what` names the file in messages. Error(kData) for a missing, impossible or unsupported value.
 ModelConfig parse_model_config(std::string_view json_text, const std::string& what);
 
 // The config.json of a built-in model ("lfm2-8b-a1b", "lfm2-tiny", …); empty for any other name.

@@ -10,7 +10,7 @@ namespace lfm2 {
 class Moe {
  public:
   Moe(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
-  // residual += block(norm(residual)), then normed = next(residual) where `next` is given.
+  // residual += block(norm(residual)); then normed = next(residual) if `next` is given.
   void forward(Pass& pass, const Norm& norm, const Norm* next) const;
 
  private:

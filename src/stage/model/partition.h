@@ -10,10 +10,10 @@
 
 namespace lfm2 {
 
-// Consecutive layers. A layer is two blocks, a token mixer and a feed-forward. A pipeline may also be cut between them:
-// then a stage begins with the feed-forward of its first layer, or ends with the token mixer of its last one.
+// Consecutive layers. A layer has two blocks, a token mixer and a feed-forward. A pipeline may also be cut between
+// these: then a stage begins with the feed-forward of its first layer, or ends with the token mixer of its last.
 struct LayerRange {
-  int64_t first = 0, count = 0;  // the layers of which there is a block at least
+  int64_t first = 0, count = 0;  // the layers with at least one block here
   bool without_first_mixer = false, without_last_feed_forward = false;
   int64_t end() const { return first + count; }
   bool has_mixer(int64_t layer) const { return has(layer) && !(without_first_mixer && layer == first); }
@@ -36,35 +36,33 @@ struct LayerSpan {
 
 // Blocks are numbered through the model: block 2 l is the token mixer of layer l, block 2 l + 1 its feed-forward.
 inline constexpr int64_t kBlocksOfLayer = 2;
-LayerRange layers_of_blocks(int64_t first, int64_t end);  // of the blocks [first, end)
+LayerRange layers_of_blocks(int64_t first, int64_t end);  // the range of the blocks [first, end)
 int64_t first_block(const LayerRange& layers);
 int64_t end_block(const LayerRange& layers);                              // the block after the last one
 std::vector<LayerRange> cut_at_blocks(const std::vector<int64_t>& ends);  // ranges that end before these blocks
 
-// Contiguous ranges of equal length, the first ones a layer longer where they cannot be equal. Error(kUnavailable)
-// where there are more stages than layers.
+// Contiguous ranges of equal length; if the layers do not divide evenly, the first ranges have one layer more.
+// Error(kUnavailable) if there are more stages than layers.
 std::vector<LayerRange> equal_partition(int64_t layers, int64_t stages);
 
-// Contiguous ranges whose largest sum of `block_costs` is smallest, or at most half a percent more where the others are
-// then more alike. Error(kUnavailable) where there are more stages than blocks.
+// Contiguous ranges that minimise the largest sum of `block_costs`. That sum may be 0.5 % above the minimum if this
+// makes the other sums more equal. Error(kUnavailable) if there are more stages than blocks.
 std::vector<LayerRange> balanced_partition(const std::vector<double>& block_costs, int64_t stages);
 
-// The partition that --layers asks for, a range for each of the `stages` · `pieces` virtual stages. `counts`: the
-// layers of each; empty: equally many. Counts of half a layer cut between its blocks. Error(kUsage) for another number
-// of counts, where they do not add up to `layers`, or where several pieces have one rank or more virtual stages than
-// layers. Error(kUnavailable) where there are more stages than layers.
+// The partition of --layers: a range for each of the `stages` · `pieces` virtual stages. `counts`: the layers of each;
+// empty: equal counts. Half a layer cuts between its blocks. Error(kUsage) if the number of counts is wrong or their
+// sum is not `layers`. With several pieces, also if there is only one rank or more virtual stages than layers.
+// Error(kUnavailable) if there are more stages than layers.
 std::vector<LayerRange> given_partition(int64_t layers, int64_t stages, const std::vector<double>& counts,
                                         int64_t pieces = 1);
 
-// The pieces of one of `stages` stages, of a cut into virtual stages: piece v of stage s is virtual stage v · stages +
-// s.
+// The pieces of stage number `stage` in a cut into virtual stages: piece v of stage s is virtual stage v · stages + s.
 std::vector<LayerRange> pieces_of(const std::vector<LayerRange>& cut, int64_t stages, int64_t stage);
-// As in "0-5", or with several pieces "0-2,12-14". "5f-8" begins with the feed-forward of layer 5, "0-5m" ends with its
-// token mixer.
+// The layers as text: "0-5", or for several pieces "0-2,12-14". "5f-8" begins with the feed-forward of layer 5, "0-5m"
+// ends with the token mixer of layer 5.
 std::string layers_text(const std::vector<LayerRange>& pieces);
 
-// Ranges of these lengths, as --layers 7,6,6,5 gives them. Error(kUsage) where one is below 1 or they do not add up to
-// `layers`.
+// Ranges of these lengths, as for --layers 7,6,6,5. Error(kUsage) if a count is below 1 or their sum is not `layers`.
 std::vector<LayerRange> explicit_partition(int64_t layers, const std::vector<int64_t>& counts);
 
 }  // namespace lfm2

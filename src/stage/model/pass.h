@@ -1,4 +1,4 @@
-// One pass of tokens through the layers of a stage: the residual stream, and what the layers need beside it.
+// One pass of tokens through the layers of a stage: the residual stream, the batch, and the caches.
 #pragma once
 
 #include "stage/model/caches.h"
@@ -15,25 +15,26 @@ struct Pass {
   Batch batch;
   // After the last attention the pass continues with pruning->residual and pruning->batch.
   const TokenPruning* pruning = nullptr;
-  // The tokens continue the cached sequences. After the pruning the kept tokens do so, too, where their batch has
+  // Set if the tokens continue cached sequences. After pruning, the kept tokens also continue them if their batch has
   // states.
   const Caches* caches = nullptr;
   // The feed-forward of the model's last layer continues with output->residual.
   const OutputRows* output = nullptr;
-  LayerSpan span = {};  // only some of the stage's layers
+  LayerSpan span = {};  // restricts the pass to some of the stage's layers
 
-  // Set on the way, by Stage and the layers.
-  const LayerCache* cache = nullptr;  // of this layer, where there are caches
+  // Set during the pass by Stage and the layers.
+  const LayerCache* cache = nullptr;  // of the current layer, if there are caches
   Tensor normed = {};                 // [tokens, hidden] act: the memory for the norm before a token mixer
-  bool is_normed = false;             // whether it is there
+  bool is_normed = false;             // whether `normed` holds that norm
 
-  // Continues with these rows of the residual stream, in `into`.  rows [count] int32, into [count, hidden] act
+  // Copies these rows of the residual stream to `into` and continues with them.
+  // rows [count] int32, into [count, hidden] act
   void keep(const Tensor& rows, const Tensor& into) {
     ops.gather_rows(residual, rows, into);
     residual = into;
     normed = normed.rows(0, into.dim(0));
   }
-  // Continues with the tails. Returns their rows of `mixed` [tokens, columns] act.
+  // Continues with the kept tokens only. Returns their rows of `mixed` [tokens, columns] act.
   Tensor prune_tokens(const Tensor& mixed) {
     const Tensor kept = scratch.allocate(mixed.dtype, {pruning->rows.dim(0), mixed.dim(1)});
     ops.gather_rows(mixed, pruning->rows, kept);
@@ -42,17 +43,17 @@ struct Pass {
     if (!batch.states) caches = nullptr;
     return kept;
   }
-  // Whether the norm before a token mixer is best left to the product after it.
+  // Whether the norm before a token mixer should be fused into the following product.
   bool fuses(const Norm& norm) const { return !norm.fp8_group && ops.fuses_norm(residual); }
-  // Where this norm goes: [tokens, hidden] act, or fp8 where all its readers multiply that.
+  // The tensor to which this norm is written: [tokens, hidden] act, or fp8 if all its readers multiply fp8.
   Tensor normed_by(const Norm& norm) const { return norm.fp8_group ? as_fp8_rows(normed, *norm.fp8_group) : normed; }
-  // Computes the norm before a token mixer, unless it is there or best left to the product after it.
+  // Computes the norm before a token mixer, unless it exists or should be fused into the following product.
   void norm_in_front(const Norm& norm) {
     if (is_normed || fuses(norm)) return;
     ops.rms_norm(residual, norm.weight, norm.eps, normed_by(norm));
     is_normed = true;
   }
-  // What a product with w multiplies: x [tokens, k] act itself, or, where w is fp8, x rounded to fp8 as w's scales ask.
+  // The operand of a product with w: x [tokens, k] act itself or, if w is fp8, x quantised to fp8 to match w's scales.
   Tensor operand(const Tensor& x, const Tensor& w) const {
     if (w.dtype != DType::kF8 || x.dtype == DType::kF8 || ops.rounds_operand(x, w)) return x;
     const Tensor rounded = scratch.allocate_quantized({x.dim(0), x.dim(1)}, w.scales.group);

@@ -1,5 +1,5 @@
-// The activations inside a layer: tensors are allocated in order from one buffer and all freed at once. The buffer's
-// size is found by a run that only measures.
+// The memory for activations inside a layer: tensors are allocated in order from one buffer and all freed at once. A
+// forward that only measures finds the buffer's size.
 #pragma once
 
 #include <algorithm>

@@ -13,7 +13,7 @@ class ShortConv {
   std::optional<int64_t> fp8_group() const {
     return in_proj_.dtype == DType::kF8 ? std::optional(in_proj_.scales.group) : std::nullopt;
   }
-  // The gated convolution [tokens, hidden] act of norm(residual).
+  // Returns the gated convolution [tokens, hidden] act of norm(residual).
   Tensor mix(Pass& pass, const Norm& norm) const;
   // residual += out_proj(mixed)
   void add(Pass& pass, const Tensor& mixed) const {

@@ -1,4 +1,4 @@
-// What one rank computes: its layers and, at the ends of the pipeline, the embedding, the final norm and the LM head.
+// The layers of one rank and, at the ends of the pipeline, the embedding, the final norm and the LM head.
 #pragma once
 
 #include <vector>
@@ -19,13 +19,14 @@ class Stage {
 
   // First stage: residual[t] = embedding[ids[t]].  ids [tokens] int32, residual [tokens, hidden] act
   void embed(Ops& ops, const Tensor& ids, const Tensor& residual) const;
-  // The layers. The result is in the residual stream, or, where the pass has them, in that of the output rows or, from
-  // the last attention on, of the tail.
+  // Computes the layers. The result is in the residual stream of the pass. If the pass has output rows or pruning, it
+  // is in output->residual or, after the last attention, in pruning->residual.
   void forward(Pass pass) const;
-  // Last stage: chosen rows after the final norm, or the residual's rows where the model ends with its last layer. They
-  // lie in the scratch or are the residual itself.  rows [count] int32, empty for all rows; returns [count, hidden] act
+  // Last stage: `rows` of the residual after the final norm, or the residual's rows if the model ends with its last
+  // layer. The result is in the scratch or is the residual itself.
+  // rows [count] int32, empty for all rows; returns [count, hidden] act
   Tensor hidden_states(Ops& ops, const Tensor& residual, const Tensor& rows, Scratch& scratch) const;
-  // Last stage: LM head of these hidden states.  logits [count, vocab] fp32.
+  // Last stage: final norm and LM head of these rows.  logits [count, vocab] fp32.
   void head(Ops& ops, const Tensor& residual, const Tensor& rows, Scratch& scratch, const Tensor& logits) const;
 
  private:
@@ -34,8 +35,8 @@ class Stage {
   Tensor embedding_;  // [vocab, hidden], first stage
   std::vector<Layer> layers_;
   Tensor final_norm_;  // [hidden], last stage, unless the model ends before it
-  // [vocab, hidden], last stage, unless the model ends before it; the same memory as embedding_ where tied and both are
-  // on this stage.
+  // [vocab, hidden], last stage, unless the model ends before it. Shares embedding_'s memory if tied and on the same
+  // stage.
   Tensor lm_head_;
 };
 

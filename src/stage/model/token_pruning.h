@@ -1,4 +1,4 @@
-// The tokens that continue after the last attention, and in the last layer, where only last positions are wanted.
+// Which tokens continue after the last attention and in the last layer, if only last positions have results.
 #pragma once
 
 #include "kernels/ops.h"
@@ -7,30 +7,30 @@
 
 namespace lfm2 {
 
-// The part of a micro-batch, or of a step, that continues after the last attention where only last positions are
-// wanted. After it, only short convolutions look at earlier tokens. So the last few tokens of each sample, or of each
-// sequence's part of the step, are enough: only these get results of that attention, and go through its output
-// projection and all layers after it, as a separate batch. The results of the first of these tokens are wrong, and
-// nobody uses them. The states that the convolutions leave in the caches are right.
+// The part of a micro-batch or step that continues after the last attention, if only last positions have results. After
+// that layer, only short convolutions read earlier tokens. So the last few tokens of each sample, or of each sequence
+// in a step, are enough. Only these kept tokens get results of that attention, and go through its output projection and
+// all later layers as a separate batch. The results of the first kept tokens are wrong, and nothing reads them. The
+// convolution states in the caches are right.
 struct TokenPruning {
   Tensor rows;      // [tokens kept] int32: which rows of the residual stream are kept
-  Tensor residual;  // [tokens kept, hidden] act: the residual stream from the cut on
+  Tensor residual;  // [tokens kept, hidden] act: the residual stream of the kept tokens
   Batch batch;      // describes the kept tokens
 };
 
-// After the token mixer of the last layer, no token looks at another: only rows with a result go through its
-// feed-forward.
+// After the token mixer of the last layer, tokens are independent. Only rows with a result go through its feed-forward.
 struct OutputRows {
-  Tensor rows;      // [outputs] int32: which rows of the residual stream, or of the kept tokens
-  Tensor residual;  // [outputs, hidden] act: where the result goes
+  Tensor rows;      // [outputs] int32: their rows in the residual stream, or in the kept tokens
+  Tensor residual;  // [outputs, hidden] act: receives the result
 };
 
-// Tokens of each sample that must be kept after the last attention to compute its last position; 0 where the model has
-// no attention.
+// The number of tokens of each sample that must be kept after the last attention to compute its last position; 0 if the
+// model has no attention.
 int64_t tail_length(const ModelConfig& config);
-// The layer after whose token mixer the residual stream is cut down to the tail; -1 where the model has no attention.
+// The layer whose token mixer is the last attention, after which tokens are pruned; -1 if the model has no attention.
 int64_t last_attention_layer(const ModelConfig& config);
-// Whether that layer is among these, or before all of them: a stage that prunes tokens, or starts with pruned ones.
+// Whether that layer is among `layers` (the stage prunes tokens), or before all of them (the stage starts with pruned
+// tokens).
 bool prunes_tokens(const ModelConfig& config, LayerRange layers);
 bool starts_pruned(const ModelConfig& config, LayerRange layers);
 

@@ -1,5 +1,5 @@
-// The results of a generation: tokens as they are drawn, finished samples in the order in which they finish, and the
-// interface of their consumers.
+// The results of a generation: drawn tokens, completions in the order in which they end, and the interface of their
+// consumers.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@
 namespace lfm2 {
 
 enum class FinishReason : uint8_t {
-  kStop,    // the last of token_ids is an end-of-text token, or completes a stop text
+  kStop,    // the last of token_ids is an end-of-text token or completes a stop text
   kLength,  // reached the requested number of tokens, or the model's last position
-  kError    // the model's results are not finite: there is no next token, or no answer to what is asked of the prompt
+  kError    // the model's results are not finite, so there is no next token or no result for the prompt
 };
 constexpr std::string_view name(FinishReason reason) {
   switch (reason) {
@@ -30,7 +30,7 @@ constexpr std::string_view name(FinishReason reason) {
   }
   return "error";
 }
-// What clients are told of kError.
+// The error message of kError for clients.
 inline constexpr const char* kNotFiniteError = "the model's results are not finite (NaN or infinity)";
 
 // The log-probabilities of tokens, and the top logprobs at their positions.
@@ -45,15 +45,15 @@ void for_each_field(MaybeConst<TokenLogProbs> auto& tokens, const auto& each) { 
   each(tokens.log_probs, tokens.top_ids, tokens.top_log_probs);
 }
 
-// A token that came back from the last stage.
+// A drawn token, as the last stage returns it.
 struct DrawnToken {
   int32_t token = 0;
   float log_prob = 0;
-  // Why the sequence ends with this token; empty: it continues. With kError the token is none of the text.
+  // Why the sequence ends with this token; empty: it continues. With kError the token is not part of the text.
   std::optional<FinishReason> ends = {};
   std::vector<int32_t> top_ids = {};  // [`Request::num_top_logprobs`]
   std::vector<float> top_log_probs = {};
-  // Of a first token, where the request asks for it: see Request::prompt_log_probs and Request::hidden.
+  // With the first token, if the request asks for them: see Request::prompt_log_probs and Request::hidden.
   TokenLogProbs prompt = {};
   std::vector<float> hidden = {};  // [hidden]
 };
@@ -64,20 +64,20 @@ void for_each_field(MaybeConst<DrawnToken> auto& one, const auto& each) {
 
 struct Completion {
   int64_t sample = 0;
-  int32_t choice = 0;  // which of several draws from one prompt
+  int32_t choice = 0;  // which choice of the prompt
   int32_t prompt_tokens = 0;
   int32_t tag = 0;  // the request's: a ResponseForm
   FinishReason reason = FinishReason::kLength;
   std::vector<int32_t> token_ids;  // the generated tokens, without the prompt
-  // The number of bytes of its text before the stop text that ended it; nothing where none did.
+  // If a stop text ended it: the number of bytes of its text before the stop text.
   std::optional<int64_t> text_bytes = {};
   std::vector<float> log_probs;          // [tokens]: the log-probability of each token
   std::vector<int32_t> top_ids;          // [tokens, top_k]
   std::vector<float> top_log_probs;      // [tokens, top_k]
-  std::vector<int32_t> prompt_ids = {};  // where the answer repeats the prompt
-  TokenLogProbs prompt = {};             // of the prompt's tokens but the first one, where they are asked for
-  std::vector<Completion> others = {};   // of the first choice: the other ones, in their order
-  // Why the sample has no tokens; with kError: why no further token follows.
+  std::vector<int32_t> prompt_ids = {};  // if the answer repeats the prompt
+  TokenLogProbs prompt = {};             // of all prompt tokens but the first, if the request asks for them
+  std::vector<Completion> others = {};   // on the first choice: the other choices, in order
+  // Why the sample has no tokens or, with kError, no further tokens.
   std::string error = {};
   bool operator==(const Completion&) const = default;
 };
@@ -93,16 +93,16 @@ class CompletionConsumer {
   virtual void consume(const Completion& completion) = 0;
 };
 
-// The sum of the XXH3-128 hashes of all samples' tokens, each seeded with the sample's number: equal texts have equal
-// sums, in whatever order they finished.
+// The sum of the XXH3-128 hashes of all samples' tokens, each seeded with the sample's number. Equal completions have
+// equal sums, in any order.
 class CompletionHash : public CompletionConsumer {
  public:
   static HashSum of(const Completion& completion);
   void consume(const Completion& completion) override;
-  void add(const HashSum& completions) { sum_.add(completions); }  // adds what an earlier run emitted
+  void add(const HashSum& completions) { sum_.add(completions); }  // adds an earlier run's hash
   std::string hex() const { return sum_.hex(); }
-  int64_t count() const { return count_; }                     // the number of samples that were taken
-  const NotFinite& not_finite() const { return not_finite_; }  // the choices among them that ended with kError
+  int64_t count() const { return count_; }                     // number of consumed samples
+  const NotFinite& not_finite() const { return not_finite_; }  // those of their choices that ended with kError
 
  private:
   HashSum sum_;

@@ -1,5 +1,4 @@
-// What scoring and generation share below their loops: the buffers of a rank, through which batches go, and the forward
-// of a batch through a piece of layers.
+// The buffers of a rank, and the forward of a batch through a piece of layers. Scoring and generation share it.
 #pragma once
 
 #include <memory>
@@ -11,13 +10,13 @@
 
 namespace lfm2 {
 
-// The sizes of each buffer.
+// The sizes of a buffer.
 struct BufferSizes {
   int64_t tokens = 0;
-  int64_t tail_rows = 0;    // of a residual stream for the tails, where a piece of the rank prunes tokens
-  int64_t output_rows = 0;  // the same for the last positions, on the last stage, where only they are wanted
-  size_t array_bytes = 0;   // of the index arrays, on the device and again on the host
-  // Of all but the residual stream.
+  int64_t tail_rows = 0;    // of the residual stream of kept tokens, if a piece of the rank prunes tokens
+  int64_t output_rows = 0;  // of that of the last positions, on the last stage, if only these have results
+  size_t array_bytes = 0;   // of the index arrays, on the device and also on the host
+  // Bytes of everything but the residual stream.
   uint64_t extra_bytes(int64_t hidden, DType compute) const {
     return static_cast<uint64_t>((tail_rows + output_rows) * hidden) * size_bytes(compute) + 2 * array_bytes;
   }
@@ -25,12 +24,12 @@ struct BufferSizes {
 
 struct BatchBuffer {
   Tensor residual, tail, output;    // [rows, hidden] act
-  Buffer staging, arrays;           // the index arrays on the host, to be copied from, and on the device
-  std::unique_ptr<Event> computed;  // the layers have computed what is in this buffer
+  Buffer staging, arrays;           // the index arrays on the host and on the device
+  std::unique_ptr<Event> computed;  // the layers have computed this buffer's batch
 };
 
-// The rows of a buffer that a batch goes through: it begins in `residual` and continues in `tail` after the last
-// attention, and in `output` before the last feed-forward. Where one of these is empty, no token is dropped there.
+// The residual streams that a batch uses in turn: `residual` first, `tail` after the last attention, `output` before
+// the last feed-forward. If one of these is empty, no token is dropped at that point.
 struct BatchRows {
   Tensor residual, tail = {}, output = {};
   const Tensor& result() const { return output ? output : tail ? tail : residual; }
@@ -38,7 +37,7 @@ struct BatchRows {
 
 class ModelRunner {
  public:
-  // `result_rows`: rows of results of the largest batch, on the last stage.
+  // `result_rows`: on the last stage, rows of results of the largest batch.
   ModelRunner(const StageLinks& links, DType compute, const BufferSizes& sizes, int64_t result_rows)
       : backend_(links.backend),
         compute_(compute),
@@ -59,7 +58,7 @@ class ModelRunner {
     bytes_ += sizes_.array_bytes;
   }
 
-  // Computes these layers of the piece, and before the model's first one the embedding.
+  // Computes these layers of the piece, and the embedding before the model's first layer.
   void forward(const Stage& piece, const BatchTensors& arrays, const BatchRows& rows, const Caches* caches,
                LayerSpan span = {}) {
     Ops& ops = backend_.ops();
@@ -89,7 +88,7 @@ class ModelRunner {
   const StageMemory cost_;
   TensorMemory memory_;
   Scratch scratch_;
-  uint64_t bytes_;  // of the scratch and of index arrays
+  uint64_t bytes_;  // of the scratch and the index arrays
 };
 
 }  // namespace lfm2

@@ -1,5 +1,4 @@
-// Where the requests of a generation come from, a list that is known in advance or clients that come and go, and what
-// comes back.
+// The source of a generation's requests, either a list known in advance or clients, and the receiver of its tokens.
 #pragma once
 
 #include <cstdint>
@@ -21,18 +20,17 @@ class RequestSource {
  public:
   virtual ~RequestSource() = default;
 
-  virtual int64_t waiting() const = 0;        // requests that next() would give now
-  virtual std::optional<Request> next() = 0;  // empty where no request waits
+  virtual int64_t waiting() const = 0;        // number of requests that next() would return now
+  virtual std::optional<Request> next() = 0;  // empty if no request waits
   virtual bool ended() const = 0;             // whether no request waits and none will come
-  // The samples that were cancelled since the last call, because nobody wants their completions any more. They may be
-  // waiting, running, or finished already.
+  // The samples that were cancelled since the last call. They may be waiting, running, or already finished.
   virtual std::vector<int32_t> cancelled() { return {}; }
-  // Called once for each sample that is begun, with the number of tokens of its prompt that the prefix cache had.
+  // Called once for each sample when it begins, with the number of its prompt tokens found in the prefix cache.
   virtual void begun(int32_t, int64_t) {}
-  // Called with the tokens that a step has drawn, but for those of samples that were cancelled.
+  // Called with the tokens that a step has drawn, except those of cancelled samples.
   virtual void drawn(std::vector<SampleToken>) {}
-  // Called at the interval that GenerationPlan sets: the seconds that a stage was busy, of the seconds since the run
-  // began; and the numbers of sequence slots and pages of the caches in use.
+  // Called at GenerationPlan's interval: the seconds that a stage was busy, of the seconds since the run began; and the
+  // numbers of sequence slots and cache pages in use.
   virtual void stage_seconds(int64_t /*stage*/, double /*busy*/, double /*total*/) {}
   virtual void caches(int64_t /*used_slots*/, int64_t /*used_pages*/) {}
 };

@@ -14,52 +14,51 @@ namespace lfm2 {
 
 // The number of pages that hold `positions` positions.
 constexpr int64_t pages_for(int64_t positions, int64_t page_size) { return (positions + page_size - 1) / page_size; }
-// The number of positions that a sequence has in the caches at its end: its last token is drawn and not fed back.
+// The number of positions that a sequence has in the caches at its end: its last token is drawn and never fed.
 constexpr int64_t cached_positions(int64_t prompt, int64_t max_new) { return prompt + max_new - 1; }
 
 struct Sequence {
-  bool used = false;         // whether the sequence slot has one
-  Request request;           // as its admission has it, but with the whole rule: see rule_of()
+  bool used = false;         // whether the sequence slot is in use
+  Request request;           // from its admission, with the complete rule: see rule_of()
   int64_t prompt = 0;        // tokens of the prompt
-  int64_t num_tokens = 0;    // tokens that are fed before the next one is drawn: see Admission
+  int64_t num_tokens = 0;    // tokens to compute before the next one is drawn: see Admission
   int64_t num_computed = 0;  // tokens whose keys, values and states are cached
   // The row of convolution states that its newest step wrote, or of the page from which it continues. Each step reads
-  // it and writes one of the sequence's own two rows.
+  // this row and writes one of the sequence's own two rows.
   int32_t conv_state = 0;
-  std::vector<int32_t> pages;  // enough for its num_tokens at first, then one more whenever the last one is full
-  // Whether a token is drawn after the newest one that was fed, and how many were drawn before it.
+  std::vector<int32_t> pages;  // at first enough for num_tokens, then one more whenever the last one is full
+  // Whether the newest computed token draws the next one, and how many were drawn before that.
   bool draws() const { return num_computed >= num_tokens; }
   int64_t drawn() const { return num_computed - prompt; }
 };
 
-// The arrays of one step on the host, and what else is known of it.
+// The arrays of one step on the host, and further facts about it.
 struct StepArrays : BatchArrays {
-  // For rules that adjust logits: the tokens of sequences that count them, [tokens], empty where none does, 0 for those
-  // of others; and the edits of sequences that begin, by their sequence slots.
+  // For rules that adjust logits: the tokens to count, [tokens], 0 for sequences that do not count, empty if none
+  // counts; and the edits of new sequences, by sequence slot.
   std::vector<int32_t> counted;
   std::vector<std::pair<int32_t, std::vector<LogitEdit>>> edits;
-  // The tokens that sequences begin with from the prefix cache and that their rules count, as a separate batch.
+  // Tokens of cached prefixes that new sequences count, as a separate batch.
   struct Prefixes : BatchArrays {
     std::vector<int32_t> ids;
   } prefixes;
-  // Whose the scored_rows and the hidden_rows are: a number of rows for each sequence.
+  // The sequences of scored_rows and hidden_rows, each with its number of rows.
   std::vector<StepEntry> scored_of, hidden_of;
-  bool top = false;      // whether a sequence with rows here asks for top logprobs
-  bool adjusts = false;  // whether a token is drawn from adjusted logits
+  bool top = false;      // whether any sequence with rows here asks for top logprobs
+  bool adjusts = false;  // whether any token is drawn from adjusted logits
   void clear();
 };
 
 class SequenceTable {
  public:
-  // Of each sequence's part of a step, the last `tail_length` tokens are kept after the last attention layer; 0: all.
-  // Only where no states at the ends of pages are kept.
+  // The last `tail_length` tokens of each sequence in a step continue after the last attention layer; 0: all. Only
+  // without a prefix cache, which needs the states at ends of pages.
   explicit SequenceTable(CacheShape shape, int64_t tail_length = 0);
 
-  // Applies a step and fills `arrays` for it. Error(kSoftware) for a step that contradicts the table, because the
-  // tables of the ranks would no longer agree.
+  // Applies a step and fills `arrays` for it. Error(kSoftware) for a step that contradicts the table.
   void apply(const Step& step, int64_t table_width, StepArrays& arrays);
   const Sequence& sequence(int32_t slot) const { return sequences_[static_cast<size_t>(slot)]; }
-  int64_t free_pages() const { return free_pages_; }  // pages that no sequence has
+  int64_t free_pages() const { return free_pages_; }  // pages that no sequence holds
   int64_t used_slots() const;
 
  private:
@@ -75,7 +74,7 @@ class SequenceTable {
   CacheShape shape_;
   int64_t tail_length_;
   std::vector<Sequence> sequences_;  // [slots]
-  std::vector<int32_t> holders_;     // [pages]: how many sequences have each page
+  std::vector<int32_t> holders_;     // [pages]: how many sequences hold each page
   int64_t free_pages_;
 };
 

@@ -1,5 +1,5 @@
-// What Scorer (micro-batches) and Generator (steps) have in common on a stage: waits that name the rank that is late,
-// passing the wish to stop to the first stage, times, and the trace.
+// The common part of Scorer (micro-batches) and Generator (steps) on a stage: waits that name the late rank, the
+// request to stop, times, and the trace.
 #pragma once
 
 #include <deque>
@@ -17,31 +17,30 @@
 
 namespace lfm2 {
 
-// Seconds of one run on this rank. The rest of the total is the host's own work, and waits that belong to none of
-// these.
+// Seconds of one run on this rank. The rest of the total is the host's own work and other waits.
 struct StageTimes {
   double total = 0;
-  double busy = 0;                     // the compute stream was working
+  double busy = 0;                     // the compute stream worked
   std::vector<double> busy_with = {};  // [pieces]: the parts of `busy`; final norm and LM head belong to the last piece
-  // [pieces][micro-batches]: the parts of busy_with, of runs of up to kMaxTimed micro-batches; empty for others.
+  // [pieces][micro-batches]: the parts of busy_with, if the run has at most kMaxTimed micro-batches; else empty.
   std::vector<std::vector<double>> busy_each = {};
   static constexpr int64_t kMaxTimed = 4096;
   double sending = 0;    // sum over all sends
-  double hidden = 0;     // the part of `sending` during which the compute stream was busy
-  double receiving = 0;  // waited for hidden states to arrive, while the compute stream was not busy
+  double hidden = 0;     // the part of `sending` while the compute stream was busy
+  double receiving = 0;  // waits for hidden states while the compute stream was idle
 };
 void for_each_field(MaybeConst<StageTimes> auto& times, const auto& each) {  // see base/words.h
   each(times.total, times.busy, times.busy_with, times.busy_each, times.sending, times.hidden, times.receiving);
 }
 
-// Measures how much of the sends, and of the waits for arrivals, happened while the stage was computing. Spans of each
-// kind must come in the order of their ends. Only the newest spans are kept, so a run may have any length.
+// Measures how much of the sends and of the waits for arrivals overlapped with computation. Spans of each kind must be
+// added in the order of their ends. Only the newest spans are kept, so a run may have any length.
 class OverlapClock {
  public:
   void computed(const Span& span);
   void sent(const Span& span) { add(sending_, span); }
   void waited(const Span& span) { add(waiting_, span); }
-  void finish();  // to be called when all spans were given
+  void finish();  // called after all spans were added
 
   double hidden_sending() const { return sending_.hidden; }
   double waiting() const { return waiting_.total; }
@@ -50,11 +49,11 @@ class OverlapClock {
 
  private:
   struct Spans {
-    std::deque<Span> open;  // spans during which a computation may run that is not known yet
+    std::deque<Span> open;  // spans that may overlap with a computation not added yet
     double total = 0, hidden = 0;
   };
-  // A span is compared with the computations once kOpen later spans of its kind have followed. By then both buffers of
-  // the stage were used again, so every computation that began before the end of the span has ended.
+  // A span is compared with the computations after kOpen later spans of its kind. By then both buffers of the stage
+  // were reused, so every computation that began before the end of the span has ended.
   static constexpr size_t kOpen = 64, kComputed = 1024;
 
   void add(Spans& spans, const Span& span);
@@ -67,15 +66,15 @@ class OverlapClock {
 // What a rank computes and its links to the other ranks of the pipeline.
 struct StageLinks {
   Backend& backend;
-  std::span<const Stage> pieces;  // one, but where micro-batches go round a ring
+  std::span<const Stage> pieces;  // one, or several with interleaved stages
   Channel* channel;               // null for a single stage
   ControlLink* control;           // null for a single stage that scores
   int64_t index, stages;          // number of this stage, and number of stages
-  Watchdog& watchdog;  // of this rank; the pipeline's ranks have consecutive numbers, in the order of the stages
+  Watchdog& watchdog;  // of this rank; ranks of a pipeline are numbered consecutively, in the order of the stages
 
   bool first() const { return index == 0; }
   bool last() const { return index + 1 == stages; }
-  const Stage& stage() const { return pieces.front(); }  // where the rank has only one piece
+  const Stage& stage() const { return pieces.front(); }  // for a rank with one piece
   std::vector<LayerRange> layers() const {               // of each piece
     std::vector<LayerRange> ranges;
     for (const Stage& piece : pieces) ranges.push_back(piece.layers());
@@ -84,47 +83,47 @@ struct StageLinks {
   PipelineShape shape() const { return {.stages = stages, .pieces = std::ssize(pieces)}; }
 };
 
-// A micro-batch or step, and the rank's piece of layers that it goes through.
+// A micro-batch or step, and the rank's piece of layers that computes it.
 struct Unit {
   int64_t number = 0, piece = 0;
 };
 
-// Seconds between polls. A rank with a GPU also has a CPU to itself, and nothing wakes it when the device is done.
+// Seconds between polls on GPUs. A rank with a GPU also has its own CPU core, and the end of device work wakes no
+// thread.
 inline constexpr double kGpuNap = 100e-6;
 
 enum class RunUnit : uint8_t { kMicroBatch, kStep };
 
 class StageRun {
  public:
-  // `unit`: what the run consists of. `look_around` is called in every wait, each time before its condition is tested.
+  // `unit`: whether the run consists of micro-batches or steps. Every wait calls `look_around` before each test of its
+  // condition.
   StageRun(const StageLinks& links, RunUnit unit, bool traced, std::function<void()> look_around, Wait::Pace pace = {});
 
-  void begin(const std::function<bool()>& stop);  // forgets the run before
+  void begin(const std::function<bool()>& stop);  // resets the state of the previous run
   void end();                                     // computes times()
 
-  // Returns when `done` returns true, with the seconds that it took. Meanwhile the stamp says that this rank is at
-  // `unit` and waits for its own device, or for the stage `peer_stage`.
+  // Returns the seconds waited once `done` returns true. Meanwhile the stamp names `unit`, and the stage `peer_stage`
+  // or this rank's device as the one waited for.
   double wait(const std::function<bool()>& done, Phase phase, Unit unit, int64_t peer_stage = RankActivity::kNobody);
 
-  // Start receiving a unit from the stage before, and sending one to the next stage once `computed` is done.
+  // Start receiving a unit from the previous stage, and sending one to the next stage once `computed` is done.
   void receive(int buffer, const Tensor& into, Unit unit);
   void send(int buffer, const Tensor& from, Event& computed, Unit unit);
-  // Returns when the buffer is free: the unit `before`, which was in it, is computed and is neither being received nor
-  // sent. These are waited for one after the other, so that the watchdog names whoever is late: the stage before, the
-  // device of this one, or the next stage.
+  // Returns when the buffer is free: its unit `before` has arrived, is computed, and is sent. It waits for these in
+  // turn, so that the watchdog names the late one: the previous stage, this stage's device, or the next stage.
   void wait_for_free_buffer(int buffer, Unit before, const std::function<bool()>& computed);
-  // Returns when the hidden states that the buffer receives have arrived. Work that is submitted after that may read
-  // them.
+  // Returns when the buffer's hidden states have arrived. Work submitted after that may read them.
   void wait_for_arrival(int buffer, Unit unit);
-  // The tag of work that is submitted for a unit; `head` says whether it is final norm and LM head.
+  // The tag of work submitted for a unit; `head`: the work is final norm and LM head.
   int64_t tag(Unit unit, bool head) const { return 2 * (unit.number * shape_.pieces + unit.piece) + (head ? 1 : 0); }
 
-  // A signal may reach any rank. The others tell the first stage, which decides for all.
+  // A signal may reach any rank. Other stages inform the first stage, which decides for all.
   bool first_is_asked_to_stop() const;
   void pass_on_stop();
 
   void enter(Phase phase, Unit unit) { links_.watchdog.enter(activity(phase, unit)); }
-  void collect_times();  // notes work and transfers that ended since the last call
+  void collect_times();  // collects work and transfers that ended since the last call
   void trace(TraceKind kind, Unit unit, double start, double end, Phase phase = Phase::kCompute) {
     if (traced_)
       trace_.push_back(
@@ -138,7 +137,7 @@ class StageRun {
   const std::vector<TraceEvent>& trace() const { return trace_; }  // empty unless traced
 
  private:
-  // A transfer that has not been seen to end.
+  // A transfer whose end was not seen yet.
   struct Transfer {
     Unit unit;
     int buffer;
@@ -151,7 +150,7 @@ class StageRun {
             .peer = peer};
   }
   Unit unit_of(int64_t tag) const { return {tag / 2 / shape_.pieces, tag / 2 % shape_.pieces}; }
-  // The stages before and after this one, round the ring.
+  // The previous and the next stage, round the ring.
   int64_t previous() const { return (links_.index + links_.stages - 1) % links_.stages; }
   int64_t following() const { return (links_.index + 1) % links_.stages; }
   bool receives(Unit unit) const { return !links_.first() || unit.piece > 0; }
@@ -169,7 +168,7 @@ class StageRun {
   double start_ = 0;
   StageTimes times_{.busy_with = std::vector<double>(links_.pieces.size())};
   OverlapClock overlaps_;
-  // Of a run that is traced: transfers in the order in which they begin and end, and the end of the newest arrival.
+  // In a traced run: transfers in the order of their begins and ends, and the end of the newest arrival.
   std::deque<Transfer> sending_, receiving_;
   double newest_arrival_ = 0;
   std::vector<TraceEvent> trace_;

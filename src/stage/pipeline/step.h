@@ -1,6 +1,6 @@
-// The message that the first stage sends to every stage before each step of a generation: which sequences join, which
-// leave, how many tokens of which sequences come next, and which pages of the caches they have. Sizes and positions
-// follow from it (SequenceTable). Only the first stage knows the tokens themselves, but for those that a rule counts.
+// The message that the first stage sends to every stage before each step of a generation: which sequences join and
+// leave, how many tokens of each come next, and which cache pages they get. Sizes and positions follow from it
+// (SequenceTable). Only the first stage has the tokens themselves, except those that a rule counts.
 #pragma once
 
 #include <cstdint>
@@ -10,38 +10,38 @@
 
 namespace lfm2 {
 
-// A sequence enters the sequence slot `slot`. `num_tokens` tokens are computed before the next one is drawn: the
-// prompt, and for a sequence that was preempted also the tokens drawn before that. The first `num_cached` of them are
-// in the caches already: whole pages of the prefix cache.
+// A sequence enters the sequence slot `slot`. `num_tokens` tokens are computed before the next one is drawn: the prompt
+// and, after a preemption, the tokens drawn so far. The first `num_cached` of them are already in the prefix cache, as
+// whole pages.
 struct Admission {
-  int32_t slot = 0, prompt = 0, num_tokens = 0, num_cached = 0;  // `prompt`: how many tokens it has
-  // Has its prompt only where log-probabilities of it are asked for, or the completion repeats it, and asks about it
-  // only until the first token is drawn.
+  int32_t slot = 0, prompt = 0, num_tokens = 0, num_cached = 0;  // `prompt`: its number of tokens
+  // Contains the prompt only if its log-probabilities are results or the completion repeats it. After a preemption that
+  // follows the first token, it no longer asks for results of the prompt.
   Request request = {};
-  std::vector<int32_t> pages = {};  // enough for num_tokens, those of the prefix cache first
+  std::vector<int32_t> pages = {};  // enough for num_tokens; pages of the prefix cache come first
   bool operator==(const Admission&) const = default;
 };
 
-// The next `count` tokens of the sequence in the sequence slot `slot` are fed.
+// The step computes the next `count` tokens of the sequence in the sequence slot `slot`.
 struct StepEntry {
   int32_t slot = 0, count = 0;
   bool operator==(const StepEntry&) const = default;
 };
 
-// The sequence in the sequence slot `slot` has one more page.
+// The sequence in the sequence slot `slot` gets one more page.
 struct AddedPage {
   int32_t slot = 0, page = 0;
   bool operator==(const AddedPage&) const = default;
 };
 
 struct Step {
-  std::vector<int32_t> released = {};  // sequence slots that are free from here on
-  std::vector<int32_t> dropped = {};   // samples that were cancelled: no message names them again
+  std::vector<int32_t> released = {};  // sequence slots that become free
+  std::vector<int32_t> dropped = {};   // cancelled samples, which no later message names
   std::vector<Admission> admitted = {};
   std::vector<AddedPage> added = {};
-  std::vector<StepEntry> entries = {};  // those of one token come first; empty: nothing is computed
-  // The tokens that rules count: those that admitted sequences have from the prefix cache, in the order of admissions,
-  // then those of the entries in their order.
+  std::vector<StepEntry> entries = {};  // entries of one token come first; empty: nothing is computed
+  // The tokens that rules count: first the cached prefixes of admitted sequences, in the order of admissions, then the
+  // tokens of the entries, in order.
   std::vector<int32_t> counted = {};
   bool end = false;  // whether the run is over
   bool operator==(const Step&) const = default;

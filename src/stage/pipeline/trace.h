@@ -12,19 +12,19 @@ enum class TraceKind : uint8_t {
   kCompute,  // the layers, on the device
   kHead,     // final norm, LM head and copies to the host, on the device
   kSend,     // from the end of the computation to the end of the send
-  kReceive,  // from posting the receive to the arrival: includes waiting for the sender
+  kReceive,  // from posting the receive to the arrival, including the wait for the sender
   kWait,     // the host waited
-  kOutput,   // the host handed on results
+  kOutput,   // the host passed on results
   kRun       // the whole run
 };
 
 struct TraceEvent {
   TraceKind kind = TraceKind::kCompute;
   int64_t unit = 0;               // number of the micro-batch or step
-  int64_t piece = 0;              // the rank's piece of layers that it goes through
-  int buffer = 0;                 // kSend, kReceive: from or into which one
+  int64_t piece = 0;              // the rank's piece of layers that computes it
+  int buffer = 0;                 // kSend, kReceive: the buffer
   double start = 0, end = 0;      // steady_seconds()
-  Phase phase = Phase::kCompute;  // kWait: what the wait was for
+  Phase phase = Phase::kCompute;  // kWait: the phase of the wait
 };
 
 }  // namespace lfm2

@@ -1,5 +1,5 @@
-// --trace: the events of all ranks as one timeline in Chrome's trace event format, which Perfetto, chrome://tracing and
-// launch/plot-trace show.
+// --trace: writes the events of all ranks as one timeline in Chrome's trace event format, for Perfetto,
+// chrome://tracing and launch/plot-trace.
 #pragma once
 
 #include <filesystem>
@@ -25,7 +25,7 @@ struct RankTrace {
 // steady_seconds() of this rank.
 std::string events_text(const RankTrace& trace, int ranks, double origin);
 
-// Rank 0 writes the events of all ranks, in the time of its own clock. Collective. Errors as those of AtomicFile:
+// Rank 0 writes the events of all ranks, in the time of its own clock. Collective. Errors as of AtomicFile:
 // kCantCreate, kIo.
 void write_trace(const MpiGroup& group, const RankTrace& trace, const std::filesystem::path& path,
                  double timeout_seconds);
