@@ -99,7 +99,7 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string description() const = 0;  // for the end table, such as "CPU, 2 threads, avx512"
 
-  virtual Buffer allocate(size_t bytes) = 0;  // device memory; Error(kUnavailable) where there is not enough
+  virtual Buffer allocate(size_t bytes) = 0;  // device memory; Error(kUnavailable) if there is not enough
   // Host memory that the device copies from and to at full speed.
   virtual Buffer allocate_host(size_t bytes) = 0;
   // Free device memory at this moment; other processes may use the device, too.

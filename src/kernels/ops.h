@@ -26,8 +26,7 @@ namespace lfm2 {
 // The index arrays of one packed micro-batch of whole samples, or, with caches, of the next tokens of sequences whose
 // past is cached.
 struct Batch {
-  Tensor positions;  // position of each token in its own sample; a whole sample of token t starts at token t -
-                     // positions[t]
+  Tensor positions;  // [tokens] int32: token t's position in its sample; a whole sample starts at t - positions[t]
   Tensor offsets;    // [sequences + 1] int32: first token of each sequence, then tokens
   int64_t tokens = 0;
   int64_t sequences = 0;
@@ -59,7 +58,8 @@ struct KeyValueCache {
 // The states from which one short convolution continues: each holds u of the last L − 1 positions, oldest first.
 struct ConvCache {
   Tensor states{};  // [rows, L − 1, hidden] fp32
-  // The state at the end of page i is row first_page_row + i. page_size 0: no such states are kept.
+  // The state at the end of page i is row first_page_row + i. page_size: positions of a page; 0: no such states are
+  // kept.
   int64_t first_page_row = 0, page_size = 0;
 };
 
@@ -115,7 +115,7 @@ class Ops {
   virtual void insert_drawn(const Tensor& ids, const Tensor& drawn) = 0;
 
   // out = x / sqrt(mean(x^2) + eps) * weight for each row.  x [rows, n] act, weight [n] weight, out [rows, n] act or
-  // fp8; out may be x where it is act
+  // fp8; out may be x if it is act
   virtual void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) = 0;
 
   // Rounds rows to fp8 with their own scales, as dynamic quantisation of activations does (compressed-tensors,
@@ -140,7 +140,8 @@ class Ops {
   //   u = B ∘ z, zero before the sample starts
   //   v[t, c] = bias[c] + Σ_j weight[c, j] · u[t − (L−1) + j, c]
   //   out = C ∘ v
-  // bcz [tokens, 3 hidden] act, weight [hidden, L] weight, bias [hidden] weight or empty, out [tokens, hidden] act
+  // Operands: bcz [tokens, 3 hidden] act, weight [hidden, L] weight, bias [hidden] weight or empty, out [tokens,
+  // hidden] act
   virtual void short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                           const Tensor& out) = 0;
 
@@ -153,7 +154,7 @@ class Ops {
                             float rope_theta, AttentionShape shape, const Batch& batch) = 0;
 
   // Causal softmax(q kᵀ / √head_dim) v within each sample; query head h reads key-value head h / (heads / kv_heads).
-  // qkv as above, out [tokens, heads head_dim] act
+  // Operands: qkv as above, out [tokens, heads head_dim] act
   virtual void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) = 0;
 
   // Writes keys and values of qkv, after qk_norm_rope, to their positions in the cache; with shape.fp8_cache, as fp8.
@@ -216,7 +217,7 @@ class Ops {
   virtual void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) = 0;
 
   // Rows expert_offsets[e] … expert_offsets[e + 1] of a times w[e]ᵀ.
-  // a [rows, k] act, w [experts, n, k] weight, out [rows, n] act
+  // Operands: a [rows, k] act, w [experts, n, k] weight, out [rows, n] act
   virtual void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) = 0;
 
   // matmul_swiglu with the rows and the matrix of each expert.  w [experts, 2 ffn, k] weight, out [rows, ffn] act
@@ -231,7 +232,7 @@ class Ops {
                                  const Routing& routing, const Tensor& sorted, const Tensor& out) = 0;
 
   // residual[t] += Σ_j routing.weights[t, j] · y[routing.rows[t, j]], in the order of j.
-  // y [tokens top_k, hidden], residual [tokens, hidden] act
+  // Operands: y [tokens top_k, hidden], residual [tokens, hidden] act
   virtual void combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) = 0;
 
   // combine_experts, then normed = rms_norm(residual), with the same bits in one pass.
@@ -250,7 +251,7 @@ class Ops {
   // the operators below write NaN as every log-probability, on CPU and GPU alike, and meaningless ids below vocab.
 
   // The k largest of log_softmax(logits), ties to the lower id.
-  // logits [rows, vocab] fp32; ids [rows, k] int32, log_probs [rows, k] fp32
+  // Operands: logits [rows, vocab] fp32; ids [rows, k] int32, log_probs [rows, k] fp32
   virtual void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) = 0;
 
   // log_softmax(logits) at one given token of each row. is_greedy is 1 if that token is the top-1 of its row: no logit

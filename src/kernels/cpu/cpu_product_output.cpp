@@ -8,7 +8,7 @@ namespace lfm2 {
 
 namespace {
 
-// out[c] = sums[c] + bias[c], + the old out[c] where `add`; rounded once.
+// out[c] = sums[c] + bias[c], + the old out[c] with `add`; rounded once.
 template <class T>
 void write_row(const float* sums, int64_t columns, const float* bias, bool add, T* out) {
   for (int64_t c = 0; c < columns; ++c) {

@@ -7,7 +7,7 @@
 
 namespace lfm2 {
 
-// 64-byte aligned, not yet touched, and never null, not even for 0 bytes. Error(kUnavailable) where there is not enough
+// 64-byte aligned, not yet touched, and never null, not even for 0 bytes. Error(kUnavailable) if there is not enough
 // memory.
 Buffer allocate_aligned(size_t bytes);
 

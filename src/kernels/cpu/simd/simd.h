@@ -64,7 +64,7 @@ struct FewProduct {
 // summed from zero and added to the sum of those before it. How a block is summed is up to the kernel, but the same for
 // all elements:
 //   - with vector registers: fused multiply-adds in the order of k; block_k is kMatmulBlockK;
-//   - with AMX tiles: see simd_amx.cpp, which also says when a block is summed by multiply-adds instead.
+//   - with AMX tiles: see simd_amx.cpp, which also explains when a block is summed by multiply-adds instead.
 constexpr size_t kMatmulBlockK = 256;
 struct MatmulKernel {
   size_t tile_rows, tile_columns;  // the sides of a register tile, and so of a packed tile of a or w

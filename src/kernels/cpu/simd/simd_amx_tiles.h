@@ -31,7 +31,7 @@ void configure_tiles(size_t rows = kHalves * kSide) {
   _tile_loadconfig(&config);
 }
 
-// Prefetches the lines of the rows part, part + parts, ...: one line a call, because more at once would delay the
+// Prefetches the lines of the rows part, part + parts, ...: one line per call, because more at once would delay the
 // tiles.
 class Fetcher {
  public:

@@ -49,7 +49,7 @@ struct LaunchShape {
   };
   Extent blocks, threads;
   int shared_bytes = 0;
-  unsigned cluster = 1;  // blocks that reach each other's shared memory; more than one only where has_clusters()
+  unsigned cluster = 1;  // blocks that reach each other's shared memory; more than one only if has_clusters()
 };
 
 inline int device_attribute(cudaDeviceAttr attribute) {

@@ -38,7 +38,7 @@ __device__ inline uint32_t published_byte(const uint8_t* from) {
 // What a lane knows of the sorted assignments of a block, of which each lane has at most one.
 struct SortedLane {
   int expert;  // of the lane's assignment, or -1
-  int row;     // its sorted row, where there is one
+  int row;     // its sorted row, if there is one
   int end;     // the first row after those of expert `lane`
 
   // `ballots` are those of the lanes' experts. `total` assignments of all blocks go to expert `lane`, and `before` of

@@ -6,10 +6,10 @@
 // need six; the omitted products are below 2^-24 of a product. The order of the sum depends on k alone, so the bits of
 // a row do not depend on the rows beside it. Sums that planes may have got wrong are recomputed (gemm_bf16x3.cuh).
 //
-// Two CTAs of a cluster compute 128 rows by 256 columns, 128 columns each. Each loads half of the rows' fp32 values for
-// both, and its own weights: one warp does that, running ahead through a ring of tile buffers. Two warpgroups multiply,
-// 64 rows each. They split the values in registers, from which the tensor cores read them, so planes of activations are
-// never stored. One more warpgroup splits fp32 weights into planes, in shared memory.
+// Two thread blocks of a cluster compute 128 rows by 256 columns, 128 columns each. Each loads half of the rows' fp32
+// values for both, and its own weights: one warp does that, running ahead through a ring of tile buffers. Two
+// warpgroups multiply, 64 rows each. They split the values in registers, from which the tensor cores read them, so
+// planes of activations are never stored. One more warpgroup splits fp32 weights into planes, in shared memory.
 #include <algorithm>
 
 #include "kernels/cuda/common/dependent_launch.cuh"

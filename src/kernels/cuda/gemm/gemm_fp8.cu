@@ -18,8 +18,8 @@ int choose_columns(const GemmArgs& args, int multiprocessors) {
 
 WgmmaTile choose_fp8_tile(const GemmArgs& args, int multiprocessors) {
   if (args.scales.a == nullptr) return kFp8RoundingTile;
-  // Groups have unequal numbers of rows, so a tile has room for twice the mean. Tiles of which two fit on an SM, so
-  // that the next kernel's find room, pay if there are few rows.
+  // Groups have unequal numbers of rows, so a tile has room for twice the mean. Of tiles of up to kMaxDirectRows rows,
+  // two fit on an SM, so that the next kernel finds room: that pays if there are few rows.
   constexpr int64_t kFewRows = 32;
   const auto fits = [&](const WgmmaTile& tile) {
     if (tile.rows <= kMaxDirectRows && (args.m > kFewRows || choose_columns(args, multiprocessors) != tile.columns))

@@ -24,7 +24,7 @@ struct GemmProblem {
   bool aligned = true;                      // every base pointer is on 16 bytes
   bool hopper = false;                      // sm_90's own instructions can be used
   bool plain_fp32 = false;                  // fp32 products use FFMA only
-  int64_t scale_rows = 1, scale_group = 0;  // of w's scales where it is fp8, as a is then (kernels/tensor.h)
+  int64_t scale_rows = 1, scale_group = 0;  // of w's scales, if both operands are fp8 (kernels/tensor.h)
 };
 
 enum class GemmPath {

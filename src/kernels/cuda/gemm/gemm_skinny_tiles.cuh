@@ -20,7 +20,7 @@ constexpr int kRowBytes = kDepth * 2;
 constexpr int kTileBytes = kTile * kRowBytes;
 static_assert(kTileBytes % 1024 == 0 && kRowGroup * kRowBytes % 1024 == 0, "swizzled rows come in eights");
 constexpr int kNoteBytes = 32;   // bytes beside each tile buffer: a unit's place, and the barriers full and free
-constexpr int kBufferTiles = 8;  // pieces of tiles in a tile buffer, where k is long enough
+constexpr int kBufferTiles = 8;  // pieces of tiles in a tile buffer, if k is long enough
 
 // How much of an SM's 228 KB of shared memory a block of the kernel uses, not counting the 1 KB that every block uses,
 // and whether the kernel triggers the next one after its own wait instead of first. Both decide which kernels fit on an
@@ -315,7 +315,7 @@ class PieceAddresses {
   uint32_t w_[kSteps], a_[kALoads];
 };
 
-// The row of a that a lane reads where a warp multiplies all rows of a tile buffer.
+// The row of a that a lane reads when a warp multiplies all rows of a tile buffer.
 template <int groups>
 __device__ int row_of_lane() {
   const int lane = static_cast<int>(threadIdx.x % 32);

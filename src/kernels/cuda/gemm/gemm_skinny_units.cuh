@@ -94,8 +94,8 @@ __device__ void multiply_units(const GemmArgs& args, bool float_out, const Layou
 }
 
 // The number of tiles that a block computes at a time: the largest with which the busiest SM has the fewest tiles in
-// all. The rows of one or two tokens are assumed to go to as different groups as possible. With more rows the host does
-// not know how many groups have any; units of `grouped_tiles` then spread evenly in any case.
+// all. The rows of one or two tokens go to nearly m groups. With more rows the host does not know how many groups have
+// any; units of `grouped_tiles` then spread evenly in any case.
 inline int choose_tiles(const GemmArgs& args, int multiprocessors, int grouped_tiles = 3) {
   constexpr int64_t kTokenGroups = 8;
   if (args.offsets != nullptr && args.m > kTokenGroups) return grouped_tiles;

@@ -28,7 +28,7 @@ struct Shape {
   static constexpr int kAPiece = tile.rows * kRowBytes, kWPiece = tile.columns * kRowBytes;  // bytes
   static constexpr int kABytes = tile.rounds ? 0 : kPieces * kAPiece, kWBytes = kPieces * kWPiece;
   static constexpr int kBufferBytes = kABytes + kWBytes;  // a comes first
-  // Rows of a box of w. Where the blocks of a cluster share w, each loads one box.
+  // Rows of a box of w. If the blocks of a cluster share w, each loads one box.
   static constexpr int kWBox = tile.columns / tile.cluster;
 
   static constexpr int kStagedBytes =

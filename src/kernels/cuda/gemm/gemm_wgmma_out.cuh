@@ -213,11 +213,11 @@ class DirectWriter {
   float old_[width / 2];
 };
 
-// Writes a warpgroup's 16-bit results for `width` rows: 64 columns of the product, 16 for each warp (kSwiglu: eight of
-// gate and eight of up, which become eight of out). They pass through the warpgroup's shared memory, 64 rows at a time,
-// so that memory is written in pieces of 128 bytes (kSwiglu: 64). In shared memory, chunk c of eight columns of row r
-// lies at place c ^ (r % 8) (kSwiglu: c ^ (r / 2 % 4)), so that eight rows of a chunk lie in different banks. Two
-// consecutive passes use different places.
+// Writes a warpgroup's 16-bit results for `width` rows: 64 columns of the product, 16 from column 16 i on for warp i
+// (kSwiglu: eight of gate and eight of up, which become eight of out). They pass through the warpgroup's shared memory,
+// 64 rows at a time, so that memory is written in pieces of 128 bytes (kSwiglu: 64). In shared memory, chunk c of eight
+// columns of row r lies at place c ^ (r % 8) (kSwiglu: c ^ (r / 2 % 4)), so that eight rows of a chunk lie in different
+// banks. Two consecutive passes use different places.
 template <class T, int width, bool swiglu>
 class TransposedWriter {
  public:

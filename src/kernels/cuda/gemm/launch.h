@@ -14,8 +14,8 @@ namespace lfm2 {
 // The factors of fp8 operands (kernels/tensor.h): one for each `group` elements of k, or, with `group` 0, for a whole
 // row.
 struct GemmScales {
-  const float* a = nullptr;  // [groups of k, a_stride]; null where a is not fp8
-  const float* w = nullptr;  // [groups, groups of k, n / w_rows]; null where w is not fp8
+  const float* a = nullptr;  // [groups of k, a_stride]; null if a is not fp8
+  const float* w = nullptr;  // [groups, groups of k, n / w_rows]; null if w is not fp8
   int64_t a_stride = 0;
   int w_rows = 1;  // rows of w that share factors
   int group = 0;

@@ -40,7 +40,7 @@ class LtMatmul {
   };
   struct Plan {
     cublasLtMatmulDescOpaque_t operation{};
-    std::optional<cublasLtMatmulAlgo_t> algorithm;  // none where cuBLASLt has no such algorithm
+    std::optional<cublasLtMatmulAlgo_t> algorithm;  // none if cuBLASLt has no such algorithm
   };
 
   Plan& plan_for(const GemmProblem& problem);

@@ -9,7 +9,7 @@ namespace lfm2 {
 namespace {
 
 // - operands: source [count] of any type, target [count] of type T.
-// - block: octets side by side; the grid walks through the array until it is done.
+// - block: octets side by side; the grid strides through the array.
 // - thread: octets, a grid apart.
 // - alignment: `vector`: both on 16 bytes; otherwise any.
 template <class T>

@@ -12,7 +12,7 @@ namespace {
 constexpr int kThreads = 1024;
 
 // - operands: from, to [words], each on the device or on the host.
-// - block: all words, in one launch.
+// - block: the only one, which copies all words.
 // - thread: words kThreads apart.
 // - alignment: that of a word.
 __global__ void __launch_bounds__(kThreads) copy_words_kernel(uint32_t* to, const uint32_t* from, int words) {

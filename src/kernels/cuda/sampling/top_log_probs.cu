@@ -48,7 +48,7 @@ __device__ int rank_among(uint64_t order, const uint64_t* orders, int count) {
 struct Selection {
   uint64_t prefix;  // the digits found so far, highest first
   int shift;        // the place, in bits, of the last digit found
-  int remaining;    // entries still to be taken among those with this prefix
+  int remaining;    // entries still to be selected among those with this prefix
   bool all;         // the remaining entries are all that have this prefix
 };
 
