@@ -1,4 +1,4 @@
-// Addition of a bias with an activation as epilogue, and the bias' gradient.
+// Adds a bias, with an activation as epilogue; also the bias' gradient.
 #pragma once
 
 #include "operators/functions.h"
@@ -6,17 +6,17 @@
 
 namespace lfm2::operators {
 
-// How bias[] belongs to the elements of a [rows, columns] tensor.
+// Which element of the bias is added to which elements of a [rows, columns] tensor.
 struct BiasLayout {
-  // 0: row-wise, bias[column]; the bias has `columns` elements. Otherwise column-wise, bias[row mod rows_per_sample];
-  // the bias has rows_per_sample elements, and the rows are the channels of samples that lie one after the other.
+  // 0: row-wise, bias[column]; the bias has `columns` elements. Otherwise column-wise, bias[row mod rows_per_sample]:
+  // the bias has rows_per_sample elements, and the rows are the channels of consecutive samples.
   int64_t rows_per_sample = 0;
 };
 
 // output[r, c] = activation(input[r, c] + bias[...]), computed in fp32 and rounded once. `input` and `output` are
 // [rows, columns] and dense, `bias` has rank 1 and is dense, and all have one dtype and device. The output may be the
-// input. kInvalid where one tensor fails its check, the activation is unknown or rows_per_sample is negative.
-// kShapeMismatch where extents disagree or the rows are no multiple of rows_per_sample.
+// input. kInvalid if a tensor fails its check, the activation is unknown or rows_per_sample is negative. kShapeMismatch
+// if extents disagree or the rows are no multiple of rows_per_sample.
 Status bias(const TensorView& input, const TensorView& bias, const TensorView& output, BiasLayout layout,
             Activation activation, void* stream);
 

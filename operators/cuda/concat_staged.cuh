@@ -23,16 +23,16 @@ struct Table {
   int64_t outer, whole_row, first;
   Divider row;
   int count;
-  bool dense;         // row is whole_row and the whole is on 16 bytes, so units of the whole are units of memory
+  bool dense;         // row equals whole_row and the whole is aligned to 16 bytes, so its units are units of memory
   int64_t units;      // number of units to write
-  int rows = 0;       // rows of the whole that a block takes to shared memory, a multiple of kUnit; 0: none
-  Divider own_units;  // if rows > 0, the number of units of a column of such rows
+  int rows = 0;       // rows of the whole that a block stages in shared memory, a multiple of kUnit; 0: none
+  Divider own_units;  // if rows > 0, the number of units of one column of these rows
   T* parts[kParts];
   int64_t ends[kParts];    // the column of the row where each part ends
   int64_t counts[kParts];  // join: elements of each part; split: units up to the end of each part
 };
 
-// The first of `ends` that comes after `place`. Index is uint32_t where nothing reaches 2^31.
+// The index of the first of `ends` that is beyond `place`. Index is uint32_t if no value reaches 2^31.
 template <class Index, int kParts>
 __device__ int search(const int64_t (&ends)[kParts], int count, Index place) {
   int low = 0, high = count - 1;
@@ -46,7 +46,7 @@ __device__ int search(const int64_t (&ends)[kParts], int count, Index place) {
   return low;
 }
 
-// Starts to copy the unit at `from` to shared memory; `count` elements of it exist.
+// Starts to copy the unit at `from` to shared memory. Only `count` of its elements exist.
 template <class T>
 __device__ void stage_unit(const T* from, int count, uint4* staged) {
   if (count >= kUnit<T>) return copy_unit(staged, from);
@@ -72,7 +72,8 @@ __device__ __forceinline__ void add_unit(const Unit<T>& sum, Unit<T>& unit) {
   for (int i = 0; i < kUnit<T>; ++i) x[i] = y[i] + x[i];
   pack(x, unit);
 }
-// Gathers kUnit elements: `left` of them from `first` on, the others as if `second` had begun at the same place.
+// Gathers kUnit elements into a unit: the first `left` from `first`, the rest from `second`, each at its position in
+// the unit.
 template <class T>
 __device__ Unit<T> gathered(const T* first, const T* second, int left) {
   Unit<T> unit;
@@ -81,7 +82,7 @@ __device__ Unit<T> gathered(const T* first, const T* second, int left) {
   return unit;
 }
 
-// A part within the staged rows: its columns, and the number of its first unit among the units of all parts.
+// A part of the staged rows: its columns, and the number of its first unit among the units of all parts.
 struct Slice {
   int part, begin, length, first_unit;
 

@@ -24,7 +24,7 @@ struct GenerationReport {
   // Seconds from a sample's entry into the pipeline to its first token.
   double first_token_median = 0, first_token_p95 = 0;
   double next_token_median = 0, next_token_p95 = 0;  // seconds from one token of a sample to the next
-  int64_t preemptions = 0;                           // how often a sequence gave its pages back and was fed again
+  int64_t preemptions = 0;                           // how often a sequence was preempted
 };
 void for_each_field(MaybeConst<GenerationReport> auto& report, const auto& each) {  // see base/words.h
   each(report.tokens, report.first_token_median, report.first_token_p95, report.next_token_median,
@@ -35,7 +35,7 @@ GenerationReport summarize(const GenerationTimes& times, const GenerationCounts&
 // The figures of one rank.
 struct StageReport {
   int64_t rank = 0, stage = 0;
-  std::vector<LayerRange> pieces{LayerRange{}};  // the rank's layers; several where micro-batches go round a ring
+  std::vector<LayerRange> pieces{LayerRange{}};  // the rank's layers; several with interleaved stages
   std::string host, device;
   double load_seconds = 0;
   uint64_t weight_bytes = 0, activation_bytes = 0, cache_bytes = 0, peak_host_bytes = 0;
@@ -54,20 +54,20 @@ void for_each_field(MaybeConst<StageReport> auto& report, const auto& each) {  /
 
 struct JobReport {
   std::string model_type, dtype, cache_dtype, transport, version;
-  Fp8Kind fp8 = {};                        // of the shards, whatever `dtype` is
-  int64_t layers = 0, virtual_stages = 1;  // pieces of layers of each rank
+  Fp8Kind fp8 = {};                        // of the shards, independent of `dtype`
+  int64_t layers = 0, virtual_stages = 1;  // pieces of layers on each rank
   int64_t samples = 0, tokens = 0, replicas = 1;
-  int64_t error_answers = 0;  // lines of a batch that were refused, and answered with an error
-  int64_t kept_samples = 0;   // --resume: samples that an earlier run has finished; not part of `samples`
+  int64_t error_answers = 0;  // refused batch lines, which are answered with an error
+  int64_t kept_samples = 0;   // --resume: samples that an earlier run finished; not counted in `samples`
   // Of the first replica: micro-batches or steps, and samples in the largest one.
   int64_t micro_batches = 0, largest_micro_batch = 0;
-  std::vector<int> devices = {};  // [stages] of the first replica where some share one, as replay() takes them
+  std::vector<int> devices = {};  // [stages] of the first replica, for replay(); empty if no ranks share a device
   ResultKind results;
   std::optional<GenerationReport> generation;
-  std::optional<ScoreSums> scores = {};  // --score: of all samples, those that an earlier run has finished among them
-  int64_t scored_words = -1, scored_bytes = -1;  // of the text that was scored; -1: unknown without a tokenizer
+  std::optional<ScoreSums> scores = {};          // --score: of all samples, including an earlier run's
+  int64_t scored_words = -1, scored_bytes = -1;  // of the scored text; -1: unknown, no tokenizer
   NotFinite not_finite = {};                     // of this run
-  std::vector<double> seconds;                   // duration of each run that counts
+  std::vector<double> seconds;                   // duration of each measured run
   std::vector<StageReport> stages;
   std::string results_xxh3;  // hash of all results; empty without results
   std::optional<Verdict> verdict;
@@ -75,26 +75,26 @@ struct JobReport {
   double median_seconds() const;
   double load_seconds() const;  // load time of the slowest stage
   double lost_share() const;    // 1 - mean busy / total of the longest stage, of the last run
-  // What lost_share() would be if transfers took no time and nothing else delayed a stage. The schedule is replayed
-  // with the time of each micro-batch in each piece, or, of very many, with their average. Nothing for generation,
-  // whose steps have no schedule in advance.
+  // What lost_share() would be if transfers took no time and nothing else delayed a stage. It replays the schedule with
+  // the time of each micro-batch in each piece or, if there are very many, with their average. Nothing for generation,
+  // whose steps are not known in advance.
   std::optional<double> scheduled_lost_share() const;
   // (S - 1) / (V M + S - 1): the share lost to fill and drain with S stages of V pieces and M micro-batches.
   double ideal_lost_share() const;
 };
 
-// The figures of several stages put together.
+// Combine the figures of several stages.
 std::string merged_results_xxh3(const std::vector<StageReport>& stages);
 std::optional<Verdict> merged_verdict(const std::vector<StageReport>& stages);
 std::optional<GenerationReport> merged_generation(const std::vector<StageReport>& stages);
 std::optional<ScoreSums> merged_scores(const std::vector<StageReport>& stages);
 NotFinite merged_not_finite(const std::vector<StageReport>& stages);
 
-// The units of which a perplexity is known, and how many of them were scored.
+// The units for which a perplexity can be computed, and the number of scored units.
 std::vector<std::pair<const char*, int64_t>> score_units(const JobReport& report);
 
 std::string to_json(const JobReport& report);
 
-uint64_t peak_host_bytes();  // the most memory that this process has had so far
+uint64_t peak_host_bytes();  // the peak memory of this process so far
 
 }  // namespace lfm2

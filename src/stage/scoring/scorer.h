@@ -1,5 +1,5 @@
-// Scores the samples of a job on one rank of the pipeline: carries out the actions of the schedule, with the rank's
-// pieces of layers, a few buffers, a channel and the compute stream of the backend.
+// Scores the samples of a job on one rank of the pipeline: carries out the schedule's actions with the rank's pieces of
+// layers, its buffers, a channel and the backend's compute stream.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace lfm2 {
 
-// The caches for a sample of up to `longest` tokens that goes through the stages in parts.
+// The caches for a sample of up to `longest` tokens that is computed in parts.
 CacheShape shape_of_caches(int64_t longest);
 
 BufferSizes scoring_buffers(const ModelConfig& config, std::span<const LayerRange> pieces, const BatchPlan& plan,
@@ -30,41 +30,41 @@ class Scorer {
 
   Scorer(const Scorer&) = delete;
   Scorer& operator=(const Scorer&) = delete;
-  ~Scorer() { links_.backend.compute().drain(); }  // until then the device may use the memory below
+  ~Scorer() { links_.backend.compute().drain(); }  // the device may use the memory below until then
 
-  // Runs the job once. The first stage takes `micro_batches`, which are null on the others, and tells the others of
-  // each micro-batch before it comes. The last stage uses `consumers`. `on_micro_batch` is called after each
-  // micro-batch that this stage has passed on, for progress. Once `stop` returns true on any stage, no further
-  // micro-batch begins, and the run ends when those that have begun are through all stages.
+  // Runs the job once. The first stage reads `micro_batches`, which is null on other stages, and announces each
+  // micro-batch to them. The last stage uses `consumers`. `on_micro_batch` is called after each micro-batch that this
+  // stage has passed on, to show progress. Once `stop` returns true on any stage, no further micro-batch begins, and
+  // the run ends when those in flight have passed all stages.
   void run(const MicroBatches* micro_batches, const std::vector<ResultConsumer*>& consumers,
            const std::function<void(const MicroBatch&)>& on_micro_batch, const std::function<bool()>& stop = {});
-  bool finished() const { return finished_; }  // whether the last run was not stopped
+  bool finished() const { return finished_; }  // whether the last run ended without a stop
 
-  // To be called after an error: when it returns, no consumer is being called or will be, so they may be destroyed.
+  // Called after an error. After it returns, no consumer is called any more, so they may be destroyed.
   void stop_results() {
     if (results_) results_->stop();
   }
 
-  uint64_t cache_bytes() const;                                          // of samples that go in parts
+  uint64_t cache_bytes() const;                                          // for samples that are computed in parts
   StageTimes times() const { return run_.times(); }                      // of the last run
   const std::vector<TraceEvent>& trace() const { return run_.trace(); }  // of the last run; empty unless asked for
   uint64_t activation_bytes() const { return runner_.bytes() + runner_.result_bytes(); }
 
  private:
-  // What samples go through at a time.
+  // A piece of this rank, as samples pass through it.
   struct Passage {
     bool first_layer = false, last_layer = false;
-    bool prunes_tokens = false;  // the last attention layer is there, where tokens are pruned
-    bool starts_pruned = false;  // all layers are after that one: only kept tokens come in
-    LayerSpan layers = {};       // of the piece
+    bool prunes_tokens = false;  // the piece has the last attention layer, which prunes tokens
+    bool starts_pruned = false;  // all its layers follow that layer, so only kept tokens arrive
+    LayerSpan layers = {};       // its layers
   };
-  // A micro-batch, or a part of one, as this stage computes it.
+  // A micro-batch, or a part of one, ready to be computed.
   struct Prepared {
     MicroBatch samples;
     Passage passage;
     BatchTensors arrays;  // on the device
   };
-  // A micro-batch of which a piece of this rank has not begun yet.
+  // A micro-batch that some piece of this rank has not begun yet.
   struct Open {
     MicroBatch samples;
     MicroBatchContent content;
@@ -73,21 +73,21 @@ class Scorer {
   struct Begun {
     int64_t count = 0;
     MicroBatch newest;
-    std::deque<Open> open;  // the last of them, in their order
+    std::deque<Open> open;  // the newest of them, in order
   };
   struct Piece {
     const Stage& stage;
     Passage passage;
-    // Where samples go in parts: the caches of the sample whose parts are being computed, and which of its two rows of
+    // If samples are cut into parts: the caches of the sample that is being computed, and which of its two rows of
     // convolution states the newest part writes.
     std::unique_ptr<Caches> caches;
     int32_t state = 0;
   };
   struct StageBuffer : BatchBuffer {
-    std::optional<Unit> unit;  // what is in the buffer, or was there last
+    std::optional<Unit> unit;  // the unit that is, or was last, in the buffer
     Prepared micro_batch;
-    std::vector<Prepared> late;    // BatchPlan::late's parts, where it goes through the last layers in parts
-    std::vector<int32_t> lengths;  // --hidden mean: those of its samples
+    std::vector<Prepared> late;    // the parts of BatchPlan::late, if it is cut
+    std::vector<int32_t> lengths;  // --hidden mean: rows of each of its samples
     std::unique_ptr<Event> taken;  // last stage: the head has read the rows in this buffer
   };
 
@@ -100,7 +100,7 @@ class Scorer {
   bool gives() const { return links_.last() && kind_.positions != Positions::kNone; }
   int64_t max_rows() const { return gives() ? plan_.max_rows(kind_) : 0; }
   BatchRows rows_of(const StageBuffer& buffer, const Prepared& part) const;
-  // After the cut, nothing of a part is needed unless it ends its sample. One token stands for it, because a
+  // After pruning, a part that does not end its sample needs no tokens. One token is kept all the same, because a
   // micro-batch without tokens would be a special case on every stage.
   int64_t kept(int64_t length, const MicroBatch& samples) const {
     return samples.ends_samples() ? std::min(length, tail_length_) : 1;
@@ -121,10 +121,10 @@ class Scorer {
   ResultKind kind_;
   int64_t tail_length_ = 0;  // last tokens of a sample that are kept after the last attention layer; 0: all
   std::vector<Piece> pieces_;
-  std::vector<int32_t> pages_;  // of a sample that goes in parts: all that its caches have, in order
+  std::vector<int32_t> pages_;  // all pages of the caches, in order, for a sample in parts
 
   ModelRunner runner_;
-  BatchArrays arrays_;  // those that are being built
+  BatchArrays arrays_;  // the arrays being built
   std::vector<StageBuffer> buffers_;
   std::optional<ResultRing> results_;
   Begun begun_;

@@ -1,21 +1,21 @@
-// --stride: texts that are longer than the model go through it as windows that overlap.
+// --stride: cuts texts longer than the model's positions into overlapping windows.
 #pragma once
 
 #include "stage/io/input_file.h"
 
 namespace lfm2 {
 
-// What goes through the stages instead of samples: windows, which hold their tokens themselves.
+// The windows that go through the stages instead of samples. They own their tokens.
 struct Windows {
   TokenIds ids;
   SampleOffsets offsets;
-  SampleOffsets scored;  // how many tokens of each window are scored, its last ones, added up
+  SampleOffsets scored;  // prefix sums of the scored tokens at the end of each window
 };
 
-// Cuts the samples in `range` that have more than `length` tokens. A sample's windows have at most `length` tokens;
-// each begins `stride` tokens, fewer than `length`, after the one before, and scores what that one did not reach. So
-// the scored tokens are those of the samples, in their order, and each sees all tokens before it or at least length -
-// stride of them. Windows that would score nothing are left out.
+// Cuts the samples in `range` that have more than `length` tokens. A window has at most `length` tokens. Each begins
+// `stride` tokens (fewer than `length`) after the previous window, and scores the tokens that the previous one did not
+// reach. So every token is scored once, in order, and sees all tokens before it or at least length - stride of them.
+// Windows without scored tokens are left out.
 Windows cut_windows(const Samples& samples, SampleRange range, int64_t length, int64_t stride);
 
 // Whether any of the samples has more than `length` tokens.

@@ -1,4 +1,4 @@
-// The scales of one fp8 weight, which elements of it have which, and the scaled values.
+// The scales of one fp8 weight, the mapping of elements to scales, and scaled values.
 #pragma once
 
 #include <algorithm>
@@ -15,21 +15,21 @@ namespace lfm2 {
 
 struct Fp8Scales {
   std::vector<float> values;  // [rows] or [blocks of rows, blocks of columns]
-  uint64_t rows = 1;          // that share scales
+  uint64_t rows = 1;          // number of rows that share scales
   uint64_t columns = 0;       // of the weight
-  uint64_t group = 0;         // columns that share a scale
+  uint64_t group = 0;         // number of columns that share a scale
 
-  // The layout of the scales of a weight, with zeros.
+  // The scales of a weight of this shape, all zero.
   Fp8Scales(const std::vector<uint64_t>& weight, Quantization::Scheme scheme) : columns(weight.at(1)) {
     const bool block = scheme == Quantization::Scheme::kBlock;
     rows = block ? kScaleBlock : 1;
     group = block ? kScaleBlock : columns;
     values.resize(((weight.at(0) - 1) / rows + 1) * groups());
   }
-  uint64_t groups() const { return (columns - 1) / group + 1; }  // of a row
+  uint64_t groups() const { return (columns - 1) / group + 1; }  // scales of a row
 
-  // Calls f(scale, first, count) for the runs of elements with one scale among `count` elements from element `begin` of
-  // the weight on; `first` counts from `begin`.
+  // Cuts the elements [begin, begin + count) of the weight into runs with one scale, and calls f(scale, first, count)
+  // for each; `first` counts from `begin`.
   template <class F>
   void for_each_run(uint64_t begin, size_t count, F&& f) const {
     for (size_t done = 0; done < count;) {
@@ -47,8 +47,8 @@ struct Fp8Scales {
   }
 };
 
-// The number as fp32, rounded to odd: a second rounding, to a type with a shorter mantissa, then gives what rounding
-// the number itself would.
+// The number as fp32, rounded to odd. A second rounding, to a type with a shorter mantissa, then equals a single
+// rounding of the number.
 inline float round_to_odd(double x) {
   const float rounded = static_cast<float>(x);
   if (static_cast<double>(rounded) == x || std::isnan(x)) return rounded;
@@ -64,8 +64,8 @@ inline float round_once<float>(double x) {
   return static_cast<float>(x);
 }
 
-// Writes the scaled values of the elements `fp8`, of a weight from element `begin` on, rounded once each. Returns the
-// place of the first that became infinite, or else fp8.size().
+// Writes the scaled values of the elements `fp8`, which begin at element `begin` of the weight, each rounded once.
+// Returns the index of the first that became infinite, else fp8.size().
 template <class T>
 size_t dequantize(const Fp8Scales& scales, uint64_t begin, std::span<const std::byte> fp8, T* out) {
   size_t infinite = fp8.size();

@@ -1,4 +1,4 @@
-// Elements of weights that a conversion to another type would make infinite.
+// Finds elements of weights that become infinite in a conversion to another type.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 
 namespace lfm2 {
 
-// The index, such as "[3, 17]", of the element with this number in row-major order.
+// The index as text, such as "[3, 17]", of the element with this row-major number.
 inline std::string index_text(uint64_t element, const std::vector<uint64_t>& dims) {
   std::vector<uint64_t> index(dims.size());
   for (size_t axis = dims.size(); axis-- > 0;) {
@@ -21,7 +21,7 @@ inline std::string index_text(uint64_t element, const std::vector<uint64_t>& dim
   return dims_text(index);
 }
 
-// That conversion to `to` makes this element infinite.
+// The message that conversion to `to` makes this element infinite.
 inline std::string overflow_text(const TensorSpec& spec, double value, uint64_t element, DType to) {
   return fmt::format("tensor {} is {:.9g} at {}, which is infinite in {}", spec.name, value,
                      index_text(element, spec.dims),
@@ -30,8 +30,8 @@ inline std::string overflow_text(const TensorSpec& spec, double value, uint64_t 
                                          : "bf16: expected fp32");
 }
 
-// Where `elements`, the `count` elements of a tensor from element `first` on, hold one that conversion would make
-// infinite: the text that says so.
+// The message for the first of the `count` elements, from element `first` of the tensor on, that conversion makes
+// infinite; nothing if none.
 inline std::optional<std::string> find_overflow(const TensorSpec& spec, DType from, DType to, uint64_t first,
                                                 const std::byte* elements, size_t count) {
   const ElementRange range = overflow_range(from, to);

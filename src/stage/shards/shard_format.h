@@ -12,8 +12,7 @@
 namespace lfm2::shard {
 
 inline constexpr const char* kFormat = "lfm2-stage-shard";
-// A reader refuses any other version. Shards with fp8 have the second, so that readers which know only the first refuse
-// them.
+// A reader refuses any other version. Shards with fp8 have the second, so that readers without fp8 refuse them.
 inline constexpr int64_t kVersion = 1, kFp8Version = 2;
 
 // Root attributes.
@@ -26,26 +25,25 @@ inline constexpr const char* kStagesAttribute = "stages";           // int, the 
 inline constexpr const char* kLayerFirstAttribute = "layer_first";  // int
 inline constexpr const char* kLayerCountAttribute = "layer_count";  // int
 inline constexpr const char* kSplitIdAttribute = "split_id";  // text, 32 hex digits, equal in all files of one split
-// Text, kZeroGaps: every byte of the file that belongs to no structure is 0, and readers refuse the file otherwise.
-// Older shards lack it.
+// Text, kZeroGaps: every byte of the file outside all structures is 0, and readers refuse the file otherwise. Optional.
 inline constexpr const char* kGapsAttribute = "gaps";
 inline constexpr const char* kZeroGaps = "zero";
 inline constexpr const char* kCreatedByAttribute = "created_by";  // text
 // Text, a JSON object: the checksum of each text file beside the shards, by the file's name; equal in all files of one
-// split. Splits of models without such files lack it, and so do older shards.
+// split. Optional; splits of models without text files lack it.
 inline constexpr const char* kTextFilesAttribute = "text_files";
 // Attributes of each dataset.
 // Text, 32 hex digits: the checksum of the stored bytes.
 inline constexpr const char* kChecksumAttribute = "xxh3_128";
-// Text: what the bytes of a dataset of unsigned bytes are. kFp8Type: the weight X.weight, whose scales are the dataset
+// Text: the element type of a dataset of unsigned bytes. kFp8Type: an fp8 weight X.weight, whose scales are the dataset
 // X.weight_scale.
 inline constexpr const char* kElementTypeAttribute = "element_type";
 inline constexpr const char* kFp8Type = "float8_e4m3fn";
-// Text: the tensor's name in the checkpoint that was split, where it is not the dataset's. Several datasets may be
-// parts of one such tensor.
+// Text: the tensor's name in the split checkpoint, if it differs from the dataset's. Several datasets may be parts of
+// one such tensor.
 inline constexpr const char* kCheckpointNameAttribute = "checkpoint_name";
 
-// The text files that are copied beside the shards where the model has them, with their names in a Hugging Face folder.
+// The names of the text files in a Hugging Face folder that split copies beside the shards.
 inline constexpr std::string_view kTokenizerFile = "tokenizer.json";
 inline constexpr std::string_view kTokenizerConfigFile = "tokenizer_config.json";
 inline constexpr std::string_view kChatTemplateFile = "chat_template.jinja";
@@ -55,7 +53,7 @@ inline constexpr std::array kTextFiles = {kTokenizerFile, kTokenizerConfigFile, 
                                           kGenerationConfigFile};
 inline constexpr uint64_t kMaxTextFileBytes = uint64_t{64} << 20;
 
-// All numbers of a split have the same width, so that the files sort by stage when they sort by name.
+// All numbers in the names of a split have the same width, so that sorting by name sorts by stage.
 inline std::string file_name(int64_t stage, int64_t stages) {
   const int width = stages <= 100 ? 2 : 4;
   return fmt::format("stage-{:0{}}-of-{:0{}}.h5", stage, width, stages, width);

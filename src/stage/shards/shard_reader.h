@@ -1,5 +1,5 @@
-// The shards of one split, opened and checked against each other and against the model that they claim to be. Loading,
-// verify, merge and inspect read through it.
+// Opens the shards of one split, and checks them against each other and against the model that they claim to contain.
+// Loading, verify, merge and inspect read through it.
 #pragma once
 
 #include <cstddef>
@@ -26,58 +26,59 @@ struct ShardTensor {
   TensorSpec spec;
   DType dtype = DType::kF32;
   size_t file = 0;  // index into ShardSet::files()
-  // Whether the bytes stand one after the other at `offset`; else the HDF5 library collects the chunks.
+  // Whether the bytes are contiguous at `offset`; else the HDF5 library reads the chunks.
   bool contiguous = true;
   uint64_t offset = 0, bytes = 0;  // place in that file
   std::string checksum;
-  std::string checkpoint_name;  // in the checkpoint that was split; empty where it is spec.name
+  std::string checkpoint_name;  // in the split checkpoint; empty if it is spec.name
 };
 
-// Whether a file of this name in a folder of shards counts as a shard: *.h5, but for hidden files, such as the ._NAME
+// Whether a file of this name in a folder of shards counts as a shard: *.h5, except hidden files such as the ._NAME
 // that macOS writes beside NAME.
 bool is_shard_name(const std::filesystem::path& name);
 
-// The shards of a folder, sorted by name; at least one. Error(kNoInput) where there is none; Error(kData), with the
-// command that makes shards, where `folder` is a model.
+// The shards of a folder, sorted by name. Error(kNoInput) if there is none; Error(kData), with the command that makes
+// shards, if `folder` is a model.
 std::vector<std::filesystem::path> list_shards(const std::filesystem::path& folder);
 
-// The attribute text_files of a shard, whose root attributes are `root`: name of a file -> checksum. Empty where the
-// shard has no such attribute. Error(kData), beginning with `where`, for unknown names and for what is no checksum.
+// The attribute text_files in the root attributes `root` of a shard: name of a file -> checksum. Empty if there is no
+// such attribute. Error(kData), beginning with `where`, for unknown names and invalid checksums.
 std::map<std::string, std::string> text_files_of(const h5::ScannedAttributes& root, const std::string& where);
 
 class ShardSet {
  public:
-  // Opens every shard of `folder` and reads all metadata, but no tensor. Error(kNoInput) where there is no shard,
-  // or a stage is missing. Error(kData), naming file, found and expected, where files belong to different splits or
-  // hold one stage twice, or a tensor is missing, unknown, of another shape or type, or outside its file.
+  // Opens every shard of `folder` and reads all metadata, but no tensor. Error(kNoInput) if there is no shard or a
+  // stage is missing. Error(kData), naming file, found and expected, if files belong to different splits or repeat a
+  // stage, or if a tensor is missing, unknown, outside its file, or of a wrong shape or type.
   static ShardSet open(const std::filesystem::path& folder);
 
   const ModelConfig& config() const { return config_; }
-  // From here on config() is that of the first `layers` layers, with nothing after `end`. tensors() are still all.
+  // From here on config() describes only the first `layers` layers and the parts up to `end`. tensors() still lists
+  // all.
   void leave_out_behind(int64_t layers, ModelEnd end);
   const std::string& config_text() const { return config_text_; }
   const std::string& split_id() const { return split_id_; }
-  // The text files that stand beside the shards: name -> checksum. Opening looks at none of them.
+  // The text files beside the shards: name -> checksum. open() does not read them.
   const std::map<std::string, std::string>& text_files() const { return text_files_; }
   const std::vector<LayerRange>& stages() const { return stages_; }
   const std::vector<CheckedFile>& files() const { return files_; }
-  // In the order of model_tensors(). After each weight that is fp8 come its scales.
+  // In the order of model_tensors(). The scales of an fp8 weight follow it.
   const std::vector<ShardTensor>& tensors() const { return tensors_; }
-  // Error(kSoftware) where the model has no such tensor.
+  // Error(kSoftware) if the model has no such tensor.
   const ShardTensor& find(const std::string& name) const;
-  // The scales of a weight that is fp8, as fp8_tensors.h describes them; null for other tensors.
+  // The scales of an fp8 weight, as fp8_tensors.h describes them; null for other tensors.
   const ShardTensor* scale_of(const ShardTensor& weight) const;
-  // The type that activations get by --dtype: `wanted`, or, of nothing and of fp8, that of the weights which are not
-  // fp8. From here on products are in fp8 where shards hold it, unless another type is wanted. Error(kUsage) where fp8
-  // is wanted of shards that hold none.
+  // Applies --dtype and returns the type of activations: `wanted` or, if that is empty or fp8, the type of the weights
+  // that are not fp8. From here on weights stored as fp8 are multiplied as fp8, unless another type is wanted.
+  // Error(kUsage) if fp8 is wanted and the shards have none.
   DType choose_dtype(std::optional<DType> wanted);
-  // The type that keys and values get by --cache-dtype: nothing is `compute`, that of activations. From here on
-  // config() has it. Error(kUsage) for any other type than that and fp8.
+  // Applies --cache-dtype, the type of cached keys and values; empty means `compute`, the type of activations. From
+  // here on config() has it. Error(kUsage) for any type except `compute` and fp8.
   void choose_cache_dtype(std::optional<DType> wanted, DType compute);
   bool products_in_fp8() const { return !config_.fp8_weights.empty(); }
   uint64_t total_bytes() const;
 
-  // Reads `into.size()` bytes of the tensor, from `first_byte` on. May be called from any thread.
+  // Reads `into.size()` bytes of the tensor, from `first_byte` on. Any thread may call it.
   void read(const ShardTensor& tensor, uint64_t first_byte, std::span<std::byte> into) const;
   // Compares `found`, the checksum over all bytes of the tensor, with the shard's. Error(kData) naming file and tensor.
   void expect_checksum(const ShardTensor& tensor, const Checksum& found) const;
@@ -100,7 +101,8 @@ class ShardSet {
   std::vector<h5::Scan> scans_;  // one for each file; emptied when all shards are open
   std::vector<ShardTensor> tensors_;
   std::map<std::string, size_t> index_;
-  // Open handles by file, for tensors that are not contiguous; under one lock, because HDF5 may not be thread-safe.
+  // Open handles by file, for tensors that are not contiguous. One lock guards them, because HDF5 may not be
+  // thread-safe.
   struct Handles;
   std::shared_ptr<Handles> handles_;
 };

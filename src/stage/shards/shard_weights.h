@@ -1,4 +1,4 @@
-// Loads the weights of a stage from shards into device memory, and owns them; the embedding and the LM head included.
+// Loads the weights of a stage from shards into device memory and owns them, including embedding and LM head.
 #pragma once
 
 #include <condition_variable>
@@ -17,12 +17,12 @@
 
 namespace lfm2 {
 
-// The type that the device holds a weight in: fp8 where config().fp8_weights has it; otherwise the stored type where
-// the compute type is fp32 (its values are used exactly), or else the compute type. The expert bias stays fp32, as it
-// only ranks experts. What the checkpoint has as fp8 and the device has not is the scaled value, rounded once.
+// The type of a weight on the device: fp8 if config().fp8_weights contains it; otherwise the stored type if the compute
+// type is fp32 (values are then used exactly), else the compute type. The expert bias stays fp32, because it only ranks
+// experts. An fp8 weight that the device holds in another type is its scaled value, rounded once.
 DType held_dtype(const ShardSet& shards, const ShardTensor& tensor, DType compute);
 
-// Reader threads take tensors one after the other. Each reads a tensor's bytes into the pieces of its Loader, adds them
+// Reader threads pop tensors from a queue. Each thread reads a tensor's bytes into the pieces of its Loader, adds them
 // to the checksum, and passes them to the device.
 class ShardWeights : public WeightSource {
  public:
@@ -35,11 +35,11 @@ class ShardWeights : public WeightSource {
   Tensor load_for_products(const std::vector<std::string>& names, std::initializer_list<int64_t> dims,
                            Rows rows) override;
   bool load_together(const std::vector<std::string>& names) const override;
-  // Returns when all tensors that were asked for are on the device, in its order, or throws the first error of a
+  // Returns when all requested tensors are on the device, in the device's layout, or throws the first error of a
   // reader.
   void finish();
 
-  // Error(kSoftware) where one of `tensors` was not asked for: the forward would not compute this model.
+  // Error(kSoftware) if one of `tensors` was not requested, because the forward would then not compute this model.
   void expect_all_loaded(const std::vector<const ShardTensor*>& tensors) const;
   uint64_t bytes() const { return memory_.bytes(); }
 
@@ -49,7 +49,7 @@ class ShardWeights : public WeightSource {
     Tensor target;
     Placement place;
     int64_t count = 0;  // elements
-    // Instead of all these: the scales of these weights, whose rows are those of `target` as `rows` says.
+    // Instead of these members: loads the scales of these weights, whose rows `rows` joins in `target`.
     std::vector<const ShardTensor*> scaled = {};
     Rows rows = Rows::kBehindOneAnother;
   };
@@ -61,7 +61,7 @@ class ShardWeights : public WeightSource {
   void read(const Task& task, Loader& loader);
   void read_scales(const Task& task, Loader& loader);
   static void clear(const Task& task, Loader& loader);
-  bool pop(Task& task);  // waits for a task; false where no further one will come
+  bool pop(Task& task);  // waits for a task; false if no further one will come
   void end_readers();
   void stop(std::exception_ptr error);
 
@@ -74,15 +74,15 @@ class ShardWeights : public WeightSource {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::multimap<int64_t, Task, std::greater<>> tasks_;  // by their elements; equal ones as they came
+  std::multimap<int64_t, Task, std::greater<>> tasks_;  // by number of elements; equal ones in the order of insertion
   bool complete_ = false;                               // no further task will be added
   std::exception_ptr error_;
   Progress& progress_;                // all from mutex_ to here is guarded by it
   std::vector<std::thread> readers_;  // last, because the threads use all of the above
 };
 
-// The tensors of a rank with these pieces: those of their layers and, before the first layer and after the last,
-// embedding, final norm and LM head as far as config().end says. A tied embedding is with both.
+// The tensors of a rank with these pieces: those of their layers, the embedding with the first layer and, up to
+// config().end, final norm and LM head with the last layer. A tied embedding belongs to both ends.
 std::vector<const ShardTensor*> stage_tensors(const ShardSet& shards, std::span<const LayerRange> pieces);
 
 // Bytes of these tensors on the device.

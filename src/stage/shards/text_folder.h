@@ -1,5 +1,5 @@
-// The text files beside shards (tokenizer, chat templates, defaults of generation): reading those that the shards list,
-// and the folder from which a job takes them.
+// Reads the text files beside shards (tokenizer, chat templates, defaults of generation), and finds the folder with a
+// job's text files.
 #pragma once
 
 #include <filesystem>
@@ -10,13 +10,13 @@
 
 namespace lfm2 {
 
-// Reads a text file that the shards in `shards_folder` list. Error(kNoInput) where it is missing, Error(kData) where it
-// has another checksum; both name file, found and expected.
+// Reads a text file that the shards in `shards_folder` list. Error(kNoInput) if it is missing, Error(kData) if its
+// checksum differs; both name file, found and expected.
 std::string read_listed_text(const ShardSet& shards, const std::filesystem::path& shards_folder, std::string_view name);
 
-// The folder with the text files of a job: `tokenizer_option` where that is not empty, else the shards' own folder
-// where they list a tokenizer.json, else an empty path. Error(kNoInput) where the option's folder has no
-// tokenizer.json. In the shards' folder every listed file is compared with its checksum, as read_listed_text() does.
+// The folder with the text files of a job: `tokenizer_option` if not empty, else the shards' folder if the shards list
+// a tokenizer.json, else an empty path. Error(kNoInput) if the option's folder has no tokenizer.json. In the shards'
+// folder, read_listed_text() checks every listed file.
 std::filesystem::path text_folder(const ShardSet& shards, const std::filesystem::path& shards_folder,
                                   const std::filesystem::path& tokenizer_option);
 

@@ -1,4 +1,4 @@
-// The time that micro-batches take in blocks, on stages and between them, estimated or measured.
+// The estimated or measured times of micro-batches in blocks, on stages and between stages.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace lfm2 {
 
-// A micro-batch takes fixed + per_token · tokens seconds.
+// The time of a micro-batch: fixed + per_token · tokens seconds.
 struct StageTime {
   double fixed = 0, per_token = 0;
   double seconds(double tokens) const { return fixed + per_token * tokens; }
@@ -20,43 +20,43 @@ void for_each_field(MaybeConst<StageTime> auto& time, const auto& each) {  // se
   each(time.fixed, time.per_token);
 }
 
-// The two sizes of micro-batch, in tokens, that are timed.
+// The two sizes of micro-batches, in tokens, that are timed.
 struct TimedSizes {
   int64_t small = 1024, large = 4096;
 };
 
-// From the seconds for two sizes.
+// The line through the seconds measured for two sizes.
 StageTime line_through(TimedSizes sizes, double small, double large);
 
-// What micro-batches cost on each virtual stage of a pipeline, and on their way from a rank to the next.
+// The costs of micro-batches on each virtual stage of a pipeline, and of transfers between ranks.
 struct PipelineCosts {
   PipelineShape shape;
   std::vector<StageTime> virtual_stages;
   StageTime transfer;
-  std::vector<int> devices = {};  // [stages], see replay(); empty: each has its own
-  double result_seconds = 0;      // to emit the results of a token
-  // Where one rank has all layers: the shares in a micro-batch's time of those that late parts may follow (LateParts).
+  std::vector<int> devices = {};  // [stages], see replay(); empty: each rank has its own
+  double result_seconds = 0;      // seconds to emit the results of a token
+  // If one rank has all layers: the shares of a micro-batch's time in those layers after which late parts may begin
+  // (LateParts).
   std::vector<double> layer_shares = {};
 };
 
-// What micro-batches cost in each block of the layers, and in the LM head.
+// The costs of micro-batches in each block of the layers, and in the LM head.
 struct BlockCosts {
   std::vector<StageTime> blocks;
   StageTime head, transfer;
 };
 
-// An estimate of the seconds that each block takes for a micro-batch of `tokens` tokens, of which `kept` continue after
-// the last attention (0: all). Only ratios between blocks matter, because the estimate decides where the stages are
-// cut.
+// Estimates the seconds of each block for a micro-batch of `tokens` tokens, of which `kept` continue after the last
+// attention (0: all). Only ratios between blocks matter, because the estimate decides where the stages are cut.
 std::vector<double> estimate_block_seconds(const ModelConfig& config, DType compute, int64_t tokens, int64_t kept);
 
-// An estimate for GPUs of what MicroBatches::Size calls growth.
+// Estimates MicroBatches::Size::growth for GPUs.
 double estimate_part_growth(const ModelConfig& config, DType compute, bool last_positions);
 
-// An estimate of PipelineCosts::layer_shares, for samples of `length` tokens of which the last positions are wanted.
+// Estimates PipelineCosts::layer_shares for samples of `length` tokens, with results of last positions.
 std::vector<double> estimate_layer_shares(const ModelConfig& config, DType compute, int64_t length);
 
-// What a transfer between two GPUs costs on NVLink: over NCCL with few thread blocks, and by peer copies
+// The cost of a transfer between two GPUs on NVLink: over NCCL with few thread blocks, and by peer copies
 // (docs/performance.md).
 struct LinkEstimate {
   double bytes_per_second, seconds;
@@ -64,13 +64,13 @@ struct LinkEstimate {
 inline constexpr LinkEstimate kNcclLink{67e9, 20e-6}, kPeerLink{280e9, 20e-6};
 StageTime estimate_transfer(const ModelConfig& config, DType compute, LinkEstimate link = kNcclLink);
 
-// The same estimates for micro-batches of any size. Of every token, `kept` tokens continue after the last attention
-// layer (0: all). The head is left out.
+// The same estimates for micro-batches of any size. The share `kept` of the tokens continues after the last attention
+// layer (0: all). The head is not included.
 BlockCosts estimate_costs(const ModelConfig& config, DType compute, double kept);
 
-// Like estimate_costs(), but with the measured costs of blocks. The block that prunes tokens was measured while
-// cutting them, where tokens are `kept`; all other blocks with every token. Blocks after that one are scaled by the
-// estimated share of the kept tokens. The LM head was measured for rows, of which a token has `rows`.
+// Like estimate_costs(), but with measured costs of blocks. With `kept`, the block that prunes tokens was measured with
+// pruning; all other blocks were measured with every token. Blocks after the pruning are scaled by the estimated share
+// of kept tokens. The LM head was measured by rows, and each token has `rows` rows.
 BlockCosts measured_costs(const ModelConfig& config, DType compute, double kept, double rows,
                           const BlockCosts& measured);
 

@@ -1,5 +1,5 @@
-// Replays the schedule of a pipeline with the times that each action takes: how long a job would take, and how long
-// each rank would compute. A pure function; the choice of virtual stages, micro-batch and cut goes by it.
+// Replays the schedule of a pipeline with the time of each action, to predict the time of a job and of each rank's
+// computation. A pure function, by which virtual stages, micro-batch and cut are chosen.
 #pragma once
 
 #include <functional>
@@ -10,12 +10,12 @@
 
 namespace lfm2 {
 
-// Seconds of the actions. What is not given takes no time.
+// Seconds of the actions. Actions without a function take no time.
 struct ActionTimes {
   std::function<double(int64_t virtual_stage, int64_t micro_batch)> forward;
-  std::function<double(int64_t micro_batch)> transfer;      // from a rank to the next
+  std::function<double(int64_t micro_batch)> transfer;      // from a rank to the next one
   std::function<double(int64_t micro_batch)> head;          // final norm and LM head, on the last rank
-  std::function<double(int64_t micro_batch)> results = {};  // to hand them out, beside what is computed meanwhile
+  std::function<double(int64_t micro_batch)> results = {};  // to emit the results, in parallel with computation
 };
 
 struct Replayed {
@@ -23,18 +23,18 @@ struct Replayed {
   std::vector<double> busy;  // [stages]: seconds of forwards and heads
 };
 
-// Transfers of an edge, and the computations of a rank, run one after the other; all else at once. The host of a rank
-// waits for free buffers and for arrivals, as Scorer does. `devices` [stages] gives ranks that share a device the same
-// number: their computations, too, run one after the other, in the order in which they could begin. Empty: each rank
-// has its own. Error(kSoftware) where the schedule deadlocks.
+// Transfers of one link, and computations of one rank, run one after another; everything else runs in parallel. The
+// host of a rank waits for free buffers and for arrivals, as Scorer does. Ranks with the same number in `devices`
+// [stages] share a device: their computations also run one after another, in the order in which they could begin.
+// Empty: each rank has its own device. Error(kSoftware) if the schedule deadlocks.
 Replayed replay(PipelineShape shape, int64_t micro_batches, const ActionTimes& times,
                 std::span<const int> devices = {});
 
-// The micro-batches of a long job that are replayed once and twice: whole groups, so that one like the other follows
-// when the pipeline is full.
+// The number of micro-batches in the two replays of a long job: once this number and twice this number. It is a whole
+// number of groups, so that the difference is the time of a full pipeline.
 inline int64_t replayed_part(PipelineShape shape) { return 4 * Schedule::smallest_group(shape); }
-// The seconds of a job of `micro_batches` micro-batches of `tokens` tokens each, the last of which has `last_tokens`,
-// by a replay of its schedule; of a long job, a part is replayed that stands for the rest.
+// The seconds of a job of `micro_batches` micro-batches of `tokens` tokens each; the last one has `last_tokens`. Found
+// by a replay of the schedule; a long job is extrapolated from a replayed part.
 double pipeline_seconds(const PipelineCosts& costs, int64_t micro_batches, int64_t tokens, int64_t last_tokens);
 
 }  // namespace lfm2
