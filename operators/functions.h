@@ -1,5 +1,5 @@
 // The functions of map, zip and bias, defined once for the CPU and for kernels. All compute in fp32. Comparisons give 1
-// or 0. NaN passes through everything but comparisons, also through max and min, as in NumPy.
+// or 0. All others propagate NaN, including max and min, as in NumPy.
 #pragma once
 
 #include <cmath>
@@ -54,7 +54,7 @@ __device__ inline float relu_at_once(float x) {
 }
 #endif
 
-// How functions are computed where the result keeps the precision of fp32.
+// The arithmetic for results with the precision of fp32.
 struct Accurate {
   LFM2_HOST_DEVICE static float exp(float x) { return expf(x); }
   LFM2_HOST_DEVICE static float one_and_exp(float x) { return 1.0f + expf(x); }
@@ -81,7 +81,7 @@ __device__ inline float power_of_two(float x) {
   return y;
 }
 
-// How functions are computed on a GPU where the result is rounded to 16 bits: relative errors are near 2^-20.
+// The arithmetic on a GPU for results that are rounded to 16 bits: relative errors are near 2^-20.
 struct Quick {
   __device__ static float exp(float x) { return __expf(x); }
   __device__ static float one_and_exp(float x) { return 1.0f + power_of_two(1.4426950408889634f * x); }
@@ -156,7 +156,7 @@ LFM2_HOST_DEVICE inline void each(float (&x)[count], const float (&y)[count], F 
   for (int i = 0; i < count; ++i) x[i] = f(x[i], y[i]);
 }
 
-// sin and cos reduce large arguments in local memory, so kernels keep them apart from the others.
+// sin and cos reduce large arguments in local memory, so they have separate kernels.
 constexpr bool is_trigonometric(UnaryFunction function) {
   return function == UnaryFunction::kSin || function == UnaryFunction::kCos;
 }
@@ -168,8 +168,7 @@ LFM2_HOST_DEVICE inline void apply_trigonometric(UnaryFunction function, float (
     each(x, [](float v) { return cosf(v); });
 }
 
-// x = f(x) for all functions but the trigonometric ones. The choice of the function stands outside the loop over the
-// elements.
+// x = f(x) for all functions except the trigonometric ones. The function is chosen outside the loop over the elements.
 template <class Math = Accurate, int count>
 LFM2_HOST_DEVICE inline void apply(UnaryFunction function, float (&x)[count]) {
   switch (function) {

@@ -1,5 +1,5 @@
-// The border between the operators' checks and plans and their kernels. operators/cuda defines these functions, and
-// no_cuda.cpp does so in builds without CUDA. No CUDA header is needed, because a stream is a void*.
+// The interface between the operators' checks and plans and their kernels. operators/cuda defines these functions;
+// no_cuda.cpp defines them in builds without CUDA. No CUDA header is needed, because a stream is a void*.
 #pragma once
 
 #include "operators/bias.h"
@@ -15,7 +15,7 @@ struct MatmulPlan;
 
 namespace gpu {
 
-// The whole is dense [outer, row]; the parts lie one after the other in every row.
+// The whole is dense [outer, row]. Each of its rows consists of the parts' rows, one after another.
 struct ConcatArgs {
   DType dtype;
   int device;
@@ -40,7 +40,7 @@ Status causal_conv1d(const TensorView& x, const TensorView& w, const TensorView*
 Status causal_conv1d_unfold(const TensorView& x, int64_t filter, const TensorView& unfolded, void* stream);
 Status causal_conv1d_expand(const TensorView& w, const TensorView& expanded, void* stream);
 
-// Functions on devices, for callers that have no CUDA of their own.
+// Device functions for callers that do not link CUDA.
 int device_count();
 Status allocate(int device, size_t bytes, void** memory);
 Status release(int device, void* memory);

@@ -1,4 +1,4 @@
-// What a matrix product needs after its checks: sizes, strides, and the walk over the batch.
+// A checked matrix product: sizes, strides, and the walk over the batch.
 #pragma once
 
 #include "operators/tensor_view.h"

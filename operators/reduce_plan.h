@@ -1,5 +1,5 @@
-// How a reduction is cut into blocks and slices. Shape, strides and dtype alone decide this, by pure functions, so that
-// the order of summation is the same in every run and on every GPU, and workspaces can be sized ahead.
+// How a reduction is cut into blocks and slices. Pure functions decide this by shape, strides and dtype only. So the
+// order of summation is the same in every run and on every GPU, and workspaces can be sized in advance.
 #pragma once
 
 #include "operators/functions.h"
@@ -43,12 +43,12 @@ struct ReducePlan {
   }
 };
 
-// Fills all members but `function` and the start of `output`. `output` may be null where only the workspace's size is
-// wanted.
+// Fills all members but `function` and the start of `output`. `output` may be null if only the workspace's size is
+// needed.
 Status plan_reduce(const TensorView& input, const TensorView* output, uint32_t axes, ReducePlan& plan);
-// The plan's first stage. Where the plan folds rows, it goes over fewer and longer ones.
+// The plan's first stage, with folded rows if the plan folds: fewer and longer ones.
 ReducePlan folded(const ReducePlan& plan);
-// The plan's second stage, over the partial results [slices, outputs]. It goes by columns, so that its order depends on
+// The plan's second stage, over the partial results [slices, outputs]. It reduces columns, so that its order depends on
 // sizes only.
 ReducePlan second_stage(const ReducePlan& plan, const float* partials);
 

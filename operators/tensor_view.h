@@ -1,5 +1,5 @@
-// A strided tensor in memory that somebody else owns: the argument of every operator. Element (i0, i1, ...) lies at
-// data + (i0 strides[0] + i1 strides[1] + ...) elements; a stride may be zero (the same element again) or negative.
+// A strided tensor that does not own its memory: the argument of every operator. Element (i0, i1, ...) lies at data +
+// (i0 strides[0] + i1 strides[1] + ...) elements. A stride may be zero (repeats an element) or negative.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ inline constexpr int kCpu = -1;  // the CPU as a device; GPUs are 0, 1, ..., as 
 using Extents = std::array<int64_t, kMaxRank>;
 
 struct TensorView {
-  void* data = nullptr;  // the element with index 0, 0, ...; may be null where there are no elements
+  void* data = nullptr;  // the element with index 0, 0, ...; may be null if there are no elements
   DType dtype = DType::kF32;
   int device = kCpu;
   int rank = 0;  // 0 to kMaxRank; a tensor of rank 0 has one element
@@ -26,7 +26,7 @@ struct TensorView {
   Extents strides{};  // in elements
 
   TensorView() = default;
-  // A dense, row-major view. More than kMaxRank extents give a view that check_view refuses.
+  // A dense, row-major view. With more than kMaxRank extents, check_view refuses it.
   TensorView(void* memory, DType type, std::initializer_list<int64_t> shape, int on = kCpu)
       : data(memory), dtype(type), device(on), rank(static_cast<int>(shape.size())) {
     if (rank > kMaxRank) return;
@@ -65,9 +65,9 @@ bool same_shape(const TensorView& a, const TensorView& b);
 bool same_kind(const TensorView& a, const TensorView& b);
 
 // The strides with which `from` is read at the indices of a tensor of shape `to` (NumPy's rules: aligned at the last
-// axis, an extent of 1 is repeated by stride 0); kShapeMismatch where the shapes do not fit.
+// axis, an extent of 1 is repeated by stride 0); kShapeMismatch if the shapes do not match.
 Status broadcast_strides(const TensorView& from, const TensorView& to, Extents& strides);
-// The shape of a (op) b; kShapeMismatch where there is none. `out` gets rank and dims.
+// Sets rank and dims of `out` to the broadcast shape of a and b; kShapeMismatch if there is none.
 Status broadcast_shape(const TensorView& a, const TensorView& b, TensorView& out);
 
 // Convert between the ordinal, the index and the position of an element. The ordinal counts elements in row-major

@@ -1,5 +1,5 @@
-// The order in which operators walk through strided tensors: a few loops, innermost first, after loops of one step are
-// left out and loops that continue each other are joined. The host plans a walk, and kernels take it as a parameter.
+// The order in which operators walk through strided tensors: a few loops, innermost first. Loops of one step are
+// dropped, and loops that continue each other are joined. The host plans a walk, and kernels get it as a parameter.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +61,7 @@ struct Walk {
   int rank = 0;
   int64_t dims[kMaxRank] = {};
   int64_t strides[kOperands][kMaxRank] = {};
-  int64_t start[kOperands] = {};  // position of the walk's first element: not 0 where a loop runs backwards
+  int64_t start[kOperands] = {};  // position of the walk's first element; not 0 if a loop runs backwards
 
   int64_t numel() const {
     int64_t count = 1;
@@ -79,8 +79,8 @@ void add_loop(Walk<kOperands>& walk, int64_t extent, const int64_t (&strides)[kO
   ++walk.rank;
 }
 
-// Turns loops round in which operand 0 runs backwards, sorts loops by operand 0's stride (a stride of 0 comes
-// outermost), and joins those that continue each other in every operand. The set of index tuples stays the same.
+// Reverses loops in which operand 0 runs backwards, sorts loops by operand 0's stride (stride 0 is outermost), and
+// joins loops that continue each other in every operand. The set of index tuples stays the same.
 template <int kOperands>
 void tidy(Walk<kOperands>& walk) {
   const auto magnitude = [](int64_t x) { return x < 0 ? -x : x; };
@@ -125,8 +125,8 @@ void tidy(Walk<kOperands>& walk) {
   if (walk.rank > 0) walk.rank = last + 1;
 }
 
-// The two halves of a walk of two steps or more, cut in the outermost loop that has several steps. A cut of the
-// innermost loop leaves the first half with whole units of `unit` elements, because units are not cut.
+// The two halves of a walk of at least two steps, cut in the outermost loop with several steps. If that is the
+// innermost loop, the first half has whole units of `unit` elements.
 template <int kOperands>
 std::pair<Walk<kOperands>, Walk<kOperands>> halves(const Walk<kOperands>& walk, int unit) {
   int outer = walk.rank - 1;
@@ -140,7 +140,7 @@ std::pair<Walk<kOperands>, Walk<kOperands>> halves(const Walk<kOperands>& walk, 
   return {first, second};
 }
 
-// Calls f with each operand's position of the innermost loop's first element, for every step of the outer loops.
+// For every step of the outer loops, calls f with each operand's position of the innermost loop's first element.
 template <int kOperands, class F>
 void for_each_row(const Walk<kOperands>& walk, F&& f) {
   if (walk.numel() == 0) return;

@@ -133,10 +133,10 @@ __global__ void __launch_bounds__(kThreads) staged_join_kernel(const __grid_cons
   }
 }
 
-// For its gradient, which goes the other way round.
-// - operands: whole [outer, row]; out parts [outer, length] of each part; with `add`, the parts are added to.
-// - block: table.rows rows of the whole, which go to shared memory in units.
-// - thread: units of the parts, kThreads apart, kOwn of them on their way at once.
+// The gradient: copies the whole's rows to the parts.
+// - operands: whole [outer, row]; out parts [outer, length] of each part; with `add`, adds to the parts.
+// - block: table.rows rows of the whole, which it stages in shared memory in units.
+// - thread: units of the parts, kThreads apart, kOwn of them in flight.
 // - alignment: the whole and every part on 16 bytes.
 template <class T, int kParts, bool add>
 __global__ void __launch_bounds__(kThreads) staged_split_kernel(const __grid_constant__ Table<T, kParts> table) {
@@ -188,8 +188,8 @@ __global__ void __launch_bounds__(kThreads) staged_split_kernel(const __grid_con
   }
 }
 
-// The number of rows of a block; 0 where rows are too long or a part is too short. Where there are few rows, they are
-// shared out among many blocks.
+// The number of rows of a block; 0 if rows are too long or a part is too short. Few rows are distributed over many
+// blocks.
 template <class T, int kParts>
 int staged_rows(const Table<T, kParts>& table, ConcatWay way) {
   constexpr int64_t kBlocks = 256;

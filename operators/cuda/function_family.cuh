@@ -1,4 +1,4 @@
-// The families of functions of map and zip: each has kernels of its own, which choose the function at run time.
+// The families of functions of map and zip. Each family has separate kernels, which choose the function at run time.
 #pragma once
 
 #include "operators/cuda/launch.cuh"

@@ -1,4 +1,4 @@
-// What every kernel file of the operators shares: element types, launches that return their own error, and the walk
+// Shared by all kernel files of the operators: element types, launches that return their own error, and the walk
 // through strided tensors on the device.
 #pragma once
 
@@ -19,7 +19,7 @@ inline Status status_of(cudaError_t error) {
                               : static_cast<Status>(static_cast<int>(Status::kCudaError) + static_cast<int>(error));
 }
 
-// Makes a tensor's device the current one, and the caller's again at the end.
+// Makes a tensor's device current, and restores the caller's device at the end.
 class OnDevice {
  public:
   explicit OnDevice(int device) {
@@ -42,14 +42,14 @@ class OnDevice {
   cudaError_t error_;
 };
 
-// Returns the launch's own error. An earlier error of other code is neither reported nor cleared where this launch
-// succeeds.
+// Launches a kernel and returns that launch's own error. If the launch succeeds, an earlier error of other code is
+// neither reported nor cleared.
 template <class... Parameters>
 Status launch_with_shared(void (*kernel)(Parameters...), int64_t blocks, dim3 threads, size_t shared_bytes,
                           void* stream, std::type_identity_t<Parameters>... arguments) {
   constexpr size_t kAlwaysThere = 48 * 1024;
   if (blocks == 0) return Status::kOk;
-  if (blocks > 0x7fffffff) return Status::kTooLarge;  // such as a batch of 2^31 products of 1 x 1, a block each
+  if (blocks > 0x7fffffff) return Status::kTooLarge;  // such as a batch of 2^31 products of 1 x 1, with a block each
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = threads;
@@ -71,8 +71,8 @@ Status launch(void (*kernel)(Parameters...), int64_t blocks, dim3 threads, void*
 inline int64_t ceil_divide(int64_t x, int64_t y) { return (x + y - 1) / y; }
 inline bool on_bytes(const void* pointer, size_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
 
-// Calls f(T{}) with an unsigned integer of the elements' size, for code that moves elements and computes nothing. f
-// returns a Status.
+// Calls f(T{}) with an unsigned integer type of the elements' size, for code that only moves elements. f returns a
+// Status.
 template <class F>
 Status with_bits(DType dtype, F&& f) {
   return size_bytes(dtype) == 2 ? f(uint16_t{}) : f(uint32_t{});
@@ -90,7 +90,7 @@ union Unit {
   __device__ Unit() {}
 };
 
-// How functions are computed for results of type T. Results of 16 bits need no more precision than that.
+// The arithmetic of functions for results of type T: results of 16 bits need less precision.
 template <class T>
 using MathFor = std::conditional_t<sizeof(T) == 4, Accurate, Quick>;
 
@@ -122,14 +122,14 @@ __device__ inline void pack(const float (&x)[kUnit<T>], Unit<T>& unit) {
   }
 }
 
-// The number of elements by which an address misses a multiple of 16 bytes.
+// The number of elements from the last multiple of 16 bytes to an address.
 template <class T>
 __device__ int misaligned(const T* pointer) {
   return static_cast<int>(reinterpret_cast<uintptr_t>(pointer) % 16 / sizeof(T));
 }
 
-// The units of memory that lie inside a tensor: `bytes` from the first one's address to the last one's. If there are
-// none, no address is at `first` or after it.
+// The units of memory inside a tensor: `bytes` from the first unit's address to the last unit's. If there are none,
+// `first` is above all addresses.
 struct WholeUnits {
   uintptr_t first = UINTPTR_MAX, bytes = 0;
 
@@ -143,8 +143,7 @@ struct WholeUnits {
     else
       first = UINTPTR_MAX;
   }
-  // holds() says so of the unit at an aligned address, holds_two() of the unit in which an address lies and the next
-  // one.
+  // holds() tests the unit at an aligned address, holds_two() the unit that contains an address and the next unit.
   template <class T>
   __device__ bool holds(const T* unit) const {
     return reinterpret_cast<uintptr_t>(unit) - first <= bytes;
@@ -165,13 +164,13 @@ __device__ inline void copy_unit(uint4* shared, const void* from) {
 }
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// A unit of elements side by side at any address. fetch() and get() are two steps, and nothing in the first one waits
-// for a load, so that a thread has all its loads under way before it uses one.
+// A unit of adjacent elements at any address. It is read in two steps, fetch() and get(). fetch() waits for no load, so
+// that a thread issues all its loads before it uses one.
 template <class T>
 class Shifted {
  public:
-  // Elements first to last - 1 of the unit at `from` exist. `inside` says that the unit of memory in which it begins
-  // exists as a whole, and the next one, too.
+  // Elements `first` to `last` - 1 of the unit at `from` exist. `inside`: the unit of memory in which it begins, and
+  // the next one, lie inside the tensor.
   __device__ void fetch(const T* from, int first, int last, bool inside) {
     if constexpr (sizeof(T) == 4) {
 #pragma unroll
@@ -192,7 +191,7 @@ class Shifted {
       return low_;
     } else {
       Unit<T> unit;
-      if (inside_) {  // takes five of the eight words, then shifts them by half a word if needed
+      if (inside_) {  // selects five of the eight words, then shifts them by half a word if needed
         const int elements = misaligned<T>(from_);
         const bool by_four = (elements & 4) != 0, by_two = (elements & 2) != 0;
         const uint4 low = low_.bits, high = high_.bits;
@@ -217,12 +216,12 @@ class Shifted {
   Unit<T> low_, high_;
 };
 
-// A walk as a kernel's parameter. The innermost loop counts steps of `group` elements, so that a thread can take a
+// A walk as a kernel's parameter. The innermost loop counts steps of `group` elements, so that a thread can process a
 // unit.
 template <int kOperands>
 struct Loops {
   int rank;
-  Divider steps[kMaxRank];  // the number of steps of each loop, for the innermost one in groups
+  Divider steps[kMaxRank];  // the number of steps of each loop; the innermost counts groups
   int64_t inner;            // elements of the innermost loop
   int64_t strides[kOperands][kMaxRank];
 
@@ -239,8 +238,8 @@ struct Loops {
     return steps_in_all;
   }
 
-  // Finds the positions of step `ordinal`, and returns the place of its first element in the innermost loop. Index is
-  // uint32_t where there are fewer than 2^31 steps, which is quicker, or int64_t.
+  // Finds the positions of step `ordinal`, and returns the index of its first element in the innermost loop. Index is
+  // int64_t or, for fewer than 2^31 steps, the faster uint32_t.
   template <class Index>
   __device__ int64_t find(Index ordinal, int group, int64_t (&positions)[kOperands]) const {
 #pragma unroll
@@ -270,7 +269,7 @@ struct Loops {
 
 constexpr int64_t kSmall = int64_t{1} << 31;
 
-// Whether every unit of the walk lies on 16 bytes in an operand that goes forward one element at a time.
+// Whether the operand has stride 1 in the innermost loop and every unit of the walk is aligned to 16 bytes.
 template <int kOperands>
 bool in_units(const Walk<kOperands>& walk, int operand, const void* data, int unit, size_t size) {
   if (walk.rank == 0 || walk.strides[operand][0] != 1) return false;

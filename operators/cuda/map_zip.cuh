@@ -1,5 +1,5 @@
-// map and zip: one kernel takes units of 16 bytes where every tensor allows it, another takes single elements, and the
-// launcher chooses between them and those of turning.cuh. Each family of functions is compiled in a file of its own:
+// map and zip. One kernel processes units of 16 bytes if every tensor allows it, another single elements. The launcher
+// chooses between these and the kernels of turning.cuh. Each family of functions is compiled in a separate file:
 // map.cu, map_trigonometric.cu, zip.cu.
 #pragma once
 
@@ -19,7 +19,7 @@ struct Elementwise {
   const T* inputs[kInputs];
   Loops<1 + kInputs> loops;
   int64_t count;           // number of steps, below kSmall
-  bool repeated[kInputs];  // for units_kernel: the input is the same element for the whole innermost loop
+  bool repeated[kInputs];  // for units_kernel: the input repeats one element in the innermost loop
   int function;
 };
 
@@ -27,7 +27,7 @@ struct Elementwise {
 // - block: kThreads units in kSteps steps.
 // - thread: kSteps units of kUnit elements of the innermost loop, kThreads apart; the last unit of a loop may have
 //   fewer.
-// - alignment: every tensor has its units on 16 bytes, but for inputs that are repeated along the innermost loop.
+// - alignment: units on 16 bytes in every tensor, except inputs that are repeated along the innermost loop.
 template <class T, int kInputs, Family family>
 __global__ void __launch_bounds__(kThreads) units_kernel(const __grid_constant__ Elementwise<T, kInputs> args) {
   const uint32_t first = blockIdx.x * (kSteps * kThreads) + threadIdx.x;
@@ -110,8 +110,8 @@ __global__ void __launch_bounds__(kThreads) elements_kernel(const __grid_constan
     if (first + step * kThreads < args.count) args.output[targets[step]] = rounded<T>(x[0][step]);
 }
 
-// Computes the walk's elements with the kernel that fits its tensors. More steps than 32 bits can count become several
-// launches.
+// Computes the walk's elements with the kernel that fits its tensors. If 32 bits cannot count the steps, it makes
+// several launches.
 template <class T, int kInputs, Family family>
 Status run(int function, void* output_data, const void* const (&input_data)[kInputs], const Walk<1 + kInputs>& walk,
            void* stream) {

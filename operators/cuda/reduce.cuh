@@ -1,4 +1,4 @@
-// What the files of reduce share: functions, targets, how units are read, and folds whose order is fixed.
+// Shared by the files of reduce: functions, targets, the reading of units, and folds of fixed order.
 #pragma once
 
 #include <cmath>
@@ -12,7 +12,7 @@ constexpr int kThreads = 256;
 constexpr int kSteps = 4;  // number of a thread's loads in flight
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Each reduces by one function, on the plan's device. reduce_sum also computes the mean.
+// Each of these reduces by one function, on the plan's device. reduce_sum also computes the mean.
 Status reduce_sum(const ReducePlan& plan, void* workspace, void* stream);
 Status reduce_prod(const ReducePlan& plan, void* workspace, void* stream);
 Status reduce_max(const ReducePlan& plan, void* workspace, void* stream);
@@ -39,7 +39,7 @@ template <class T>
 struct Target {
   float* partials;  // [slices, outputs], or null where results go to the output
   T* output;
-  float divisor;  // the output is divided by this: 1, or, for the mean, the number of elements
+  float divisor;  // divides the output: 1 or, for the mean, the number of elements
 
   __device__ void store(int64_t position, float value) const {
     output[position] = rounded<T>(divisor == 1.0f ? value : value / divisor);
@@ -69,14 +69,14 @@ struct Reduction {
   WholeUnits memory{};
 };
 
-// How a unit is read. kWhole: as 16 aligned bytes with all of its elements. kShifted: as elements side by side at any
-// address. kMemory: as 16 aligned bytes, anywhere in which elements side by side may begin. These three are for fewer
+// How a unit is read. kWhole: as 16 aligned bytes with all of its elements. kShifted: as adjacent elements at any
+// address. kMemory: as 16 aligned bytes, within which adjacent elements may begin anywhere. These three are for fewer
 // than 2^31 steps. kScattered: element by element.
 enum class Reading { kWhole, kShifted, kMemory, kScattered };
 template <Reading reading>
 using IndexFor = std::conditional_t<reading == Reading::kScattered, int64_t, uint32_t>;
 
-// A unit that is being loaded, of which elements `first` to `count` - 1 exist.
+// A unit that is being loaded. Its elements `first` to `count` - 1 exist.
 template <Reading reading, class In>
 struct Fetched {
   std::conditional_t<reading == Reading::kShifted, Shifted<In>, Unit<In>> unit;
@@ -125,7 +125,7 @@ __device__ void combine_all(float (&sum)[count], const float (&x)[count]) {
   for (int i = 0; i < count; ++i) sum[i] = Op::combine(sum[i], x[i]);
 }
 
-// Combines the elements of a unit, by a tree.
+// Combines the elements of a unit as a tree.
 template <class Op, int count>
 __device__ float fold(float (&x)[count]) {
 #pragma unroll

@@ -1,6 +1,6 @@
-// The kernels of reduce: in two of them lanes lie along the reduced axis, in one across it. That one also reduces the
-// partial results of slices. The plan alone decides the order of combination by lanes and slices; it never depends on
-// which thread is first. Each function is compiled in a file of its own: reduce_sum.cu and its neighbours.
+// The kernels of reduce: in two of them lanes lie along the reduced axis, in one across it. The latter also reduces the
+// partial results of slices. Only the plan determines the order of combination, by lanes and slices; it never depends
+// on which thread is first. Each function is compiled in a separate file such as reduce_sum.cu.
 #pragma once
 
 #include "operators/cuda/reduce_staged.cuh"
@@ -17,9 +17,9 @@ __device__ void fetch_along(const Reduction<In, T>& args, const In* from, IndexF
   unit.fetch(from + position[0], args.reduced.strides[0][0], count, args.memory);
 }
 
-// Computes a lane's sums from units of memory. The first unit of memory begins before the first element, so what a
-// thread adds up are the sums of another lane or of other places in the unit. But each sum has its usual elements in
-// the usual order, and is then moved to where it belongs.
+// Computes a lane's sums from units of memory. The first unit of memory begins before the first element, so a thread
+// computes sums that belong to another lane or to other elements of the unit. Each sum still combines the same elements
+// in the same order, and is then moved to its lane and element.
 template <class Op, class In, class T>
 __device__ void sum_memory(const Reduction<In, T>& args, const In* from, int count, int lane, float (&sum)[kUnit<In>]) {
   __shared__ float exchanged[kUnit<In>][kThreads];
@@ -50,7 +50,7 @@ __device__ void sum_memory(const Reduction<In, T>& args, const In* from, int cou
 // - block: kThreads / lanes outputs of one slice.
 // - thread: every lanes-th unit along the reduced loops of one output; then the lanes' sums are folded: within a
 //   warp, and where lanes is 256, over the warps.
-// - alignment: what `reading` says (Reading).
+// - alignment: see Reading.
 template <class Op, Reading reading, class In, class T>
 __global__ void __launch_bounds__(kThreads, reading == Reading::kMemory ? 4 : 3)
     reduce_rows_kernel(const __grid_constant__ Reduction<In, T> args) {
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads, reading == Reading::kMemory ? 4 : 3)
 // - block: kSteps kThreads / lanes outputs.
 // - thread: one unit of each of kSteps outputs; a thread that has nothing to do reads what another one reads, so that
 //   no load waits for a branch.
-// - alignment: what `reading` says (Reading).
+// - alignment: see Reading.
 template <class Op, Reading reading, class In, class T>
 __global__ void __launch_bounds__(kThreads) reduce_short_rows_kernel(const __grid_constant__ Reduction<In, T> args) {
   using Index = IndexFor<reading>;
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kThreads) reduce_short_rows_kernel(const __gri
 // - block: `lanes` units of outputs side by side, of one slice.
 // - thread: of one unit every (kThreads / lanes)-th element along the reduced loops; then the threads' sums are
 //   folded in shared memory.
-// - alignment: what `reading` says (Reading).
+// - alignment: see Reading.
 template <class Op, Reading reading, class In, class T>
 __global__ void __launch_bounds__(kThreads) reduce_columns_kernel(const __grid_constant__ Reduction<In, T> args) {
   using Index = IndexFor<reading>;

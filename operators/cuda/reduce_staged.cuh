@@ -1,12 +1,12 @@
-// reduce for dense rows that are no whole units: a block copies the memory of many rows to shared memory in units,
-// whatever their addresses, and its threads combine the rows there.
+// reduce for dense rows that are not whole units: a block copies many rows to shared memory in units, whatever their
+// addresses, and its threads combine the rows there.
 #pragma once
 
 #include "operators/cuda/reduce.cuh"
 
 namespace lfm2::operators::gpu {
 
-// Stages `count` elements from `from` on, as the units of memory in which they lie. Returns the first element's place
+// Stages `count` elements from `from` on, as the units of memory that contain them. Returns the first element's index
 // in `staged`.
 template <class T>
 __device__ int stage(const T* from, int count, const WholeUnits& memory, uint4* staged) {
@@ -28,14 +28,14 @@ __device__ int stage(const T* from, int count, const WholeUnits& memory, uint4* 
 
 // - operands: input: dense rows, args.reduced.inner elements each; out args.target: the output, or partial results
 //   [slices, outputs] fp32.
-// - block: args.rows rows, whose memory goes to shared memory.
-// - thread: every lanes-th element of a row, of which every kChains-th goes into the same sum; kSamples: the
-//   elements of an output lie in several places, of which a slice has some, and a thread has one output.
+// - block: args.rows rows, which it stages in shared memory.
+// - thread: every lanes-th element of a row, of which every kChains-th goes into the same sum. kSamples: an output
+//   combines several rows, a slice has some of them, and a thread has one output.
 // - alignment: any.
 template <class Op, class T, bool kSamples>
 __global__ void __launch_bounds__(kThreads) reduce_staged_kernel(const __grid_constant__ Reduction<T, T> args) {
   constexpr int kChains = 4;
-  __shared__ uint4 staged[kStagedBytes / 16 + 1];  // one unit more, because a row may begin within a unit
+  __shared__ uint4 staged[kStagedBytes / 16 + 1];  // one unit more, as a row may begin within a unit
   const int bits = __ffs(args.lanes) - 1, lane = static_cast<int>(threadIdx.x) & (args.lanes - 1);
   const int group = static_cast<int>(threadIdx.x) >> bits, groups = kThreads >> bits;
   const uint32_t slice = args.blocks_across.quotient(static_cast<uint32_t>(blockIdx.x));

@@ -1,4 +1,5 @@
-// map and zip where an input is contiguous along another axis than the output: tiles are turned in shared memory.
+// map and zip if an input is contiguous along another axis than the output: tiles are transposed ("turned") in shared
+// memory.
 #pragma once
 
 #include "operators/cuda/function_family.cuh"
@@ -42,10 +43,10 @@ struct Tile {
 // - operands: args.inputs and args.output [rest, rows, columns], with the strides of args; the rest comes from the
 //   block's number, too.
 // - block: one tile of kTile rows and columns.
-// - thread: first units along the rows of turned inputs, which go to shared memory; then units along the columns of
-//   the output.
-// - alignment: units along the rows of turned inputs and along the columns of all other tensors on 16 bytes, and
-//   nothing ends within one.
+// - thread: first copies units along the rows of turned inputs to shared memory, then computes units along the columns
+//   of the output.
+// - alignment: units along the rows of turned inputs and along the columns of all other tensors on 16 bytes. No row or
+//   column ends within a unit.
 template <class T, int kInputs, Family family>
 __global__ void __launch_bounds__(kThreads) turning_kernel(const __grid_constant__ Turning<T, kInputs> args) {
   constexpr int kAcross = kTile / kUnit<T>;                        // threads along a line of a tile
@@ -103,11 +104,11 @@ __global__ void __launch_bounds__(kThreads) turning_kernel(const __grid_constant
   }
 }
 
-// Lines of turned inputs in shared memory, which may be at any address in memory. Rows of the output begin up to kMore
-// columns before the tile, so that each begins with a unit of memory; therefore there are kMore more lines. Lines are
-// read in units of memory, and each is put as far before its place in shared memory as its first unit begins before the
-// tile. The pitch of the lines has the parity of their distance in memory, so that these places are even and units of
-// 16-bit elements can be stored in words.
+// Lines of turned inputs in shared memory; in global memory they may have any address. Rows of the output begin up to
+// kMore columns before the tile, so that each begins with a unit of memory. Hence the tile has kMore more lines. Lines
+// are read in units of memory. If the first unit begins n elements before the tile, the line is stored n elements
+// before its place. The pitch of the lines has the parity of their distance in memory, so that these places are even
+// and units of 16-bit elements can be stored in words.
 template <class T>
 struct ShiftedLines {
   static constexpr int kMore = kUnit<T> - 1, kInWord = 4 / static_cast<int>(sizeof(T));
@@ -118,8 +119,8 @@ struct ShiftedLines {
 
   int start, pitch;  // where the lines begin in shared memory, and how far they are apart
 
-  // `first` is line 0, which is kMore columns before the tile, at the tile's first row. Lines `first_there` to
-  // end_there - 1 exist.
+  // `first` is line 0, kMore columns before the tile, at the tile's first row. Lines `first_there` to end_there - 1
+  // exist.
   __device__ __forceinline__ void load(const T* first, int64_t stride, int first_there, int end_there, int tile_rows,
                                        const WholeUnits& memory, T* lines) {
     const int thread = static_cast<int>(threadIdx.x);
@@ -152,7 +153,7 @@ struct ShiftedLines {
       for (int word = 0; word < 4; ++word) to[word] = units[load].words[word];
     }
   }
-  // Gets the elements of one row, from line `line` on.
+  // Reads the elements of one row, from line `line` on.
   __device__ __forceinline__ void get(const T* lines, int line, int row, float (&x)[kUnit<T>]) const {
     const T* from = lines + start + line * pitch + row;
 #pragma unroll
@@ -163,7 +164,7 @@ struct ShiftedLines {
 // - operands: those of turning_kernel.
 // - block: one tile of kTile rows and columns.
 // - thread: first units along the rows of turned inputs (ShiftedLines), then units along the columns of the output.
-// - alignment: any; 16-byte stores where the output has a whole unit of memory.
+// - alignment: any; whole units of memory of the output are stored as 16 bytes.
 template <class T, int kInputs, Family family>
 __global__ void __launch_bounds__(kThreads) shifted_turning_kernel(const __grid_constant__ Turning<T, kInputs> args) {
   using Lines = ShiftedLines<T>;
@@ -190,7 +191,7 @@ __global__ void __launch_bounds__(kThreads) shifted_turning_kernel(const __grid_
   const auto shift = static_cast<uint32_t>(misaligned<T>(target)), low_stride = static_cast<uint32_t>(row_stride);
 #pragma unroll
   for (int step = 0; step < kTile * kAcross / kThreads; ++step) {
-    // The remainder changes no result, only the machine code, which is faster by a tenth.
+    // The remainder changes no result, but the compiler makes faster code with it.
     const int ordinal = step * kThreads + static_cast<int>(threadIdx.x), row = ordinal / kAcross % kTile;
     if (row >= tile.rows) continue;
     // The unit's first line; the first unit of a row begins in one of the lines 0 to kMore.
@@ -224,8 +225,8 @@ __global__ void __launch_bounds__(kThreads) shifted_turning_kernel(const __grid_
   }
 }
 
-// The loop along which some input is contiguous, where the output is not and the input's own innermost step is not 1; 0
-// where there is none.
+// The loop along which an input is contiguous while the output is not, if that input's innermost stride is not 1; 0 if
+// there is none.
 template <int kOperands>
 int turned_loop(const Walk<kOperands>& walk) {
   constexpr int64_t kWorthIt = 16;
@@ -265,8 +266,8 @@ Status launch_turning(int function, T* output, const T* const (&inputs)[kInputs]
     args.column_strides[i] = walk.strides[i][0];
     args.row_strides[i] = walk.strides[i][row_loop];
   }
-  // Units of 16 bytes go along the rows in turned inputs and along the columns elsewhere, and nothing ends within a
-  // unit.
+  // Whether units of 16 bytes fit: along the rows in turned inputs, along the columns elsewhere, without a row or
+  // column that ends within a unit.
   bool units = args.columns % kUnit<T> == 0 && args.rows % kUnit<T> == 0;
   for (int i = 0; i < kOperands; ++i) {
     const bool turned = i > 0 && args.turned[i - 1];

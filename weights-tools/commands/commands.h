@@ -19,7 +19,7 @@ struct SplitOptions {
 };
 
 struct SynthOptions {
-  std::string config, out, dtype = "bf16", scheme = "channel", modules = "experts";  // the last two: of fp8
+  std::string config, out, dtype = "bf16", scheme = "channel", modules = "experts";  // scheme and modules: of fp8
   uint64_t seed = 0;
   bool force = false;
 };
@@ -52,18 +52,18 @@ struct PlanOptions {
   std::optional<std::string> config;
   std::optional<int64_t> stages;
   std::vector<int64_t> layers;
-  int64_t micro_batch = 0, length = 32;  // micro_batch 0: the number of samples that gives 2048 tokens
+  int64_t micro_batch = 0, length = 32;  // micro_batch 0: enough samples for 2048 tokens
   bool json = false;
 };
 
 struct TokenizeOptions {
   std::string tokenizer;  // a tokenizer.json, or a folder with one
   bool decode = false, no_special = false, json = false;
-  bool chat = false, render = false;  // lines of messages; their text instead of its ids
+  bool chat = false, render = false;  // lines are messages; prints text instead of ids
   int64_t threads = 0;                // 0: all cores
 };
 
-// Where a command prints: results to stdout, messages (unless `quiet`) and progress to stderr. Errors are thrown.
+// The output of a command: results to stdout, messages (unless `quiet`) and progress to stderr. Errors are thrown.
 struct Console {
   ProgressMode progress = ProgressMode::kAuto;
   bool quiet = false;

@@ -1,4 +1,4 @@
-// Work on untrusted files, in a process that can do little harm when it goes wrong.
+// Runs work on untrusted files in a child process with few rights.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@ struct ChildLimits {
   bool progress = false;  // whether the child may write to standard error
 };
 
-// Calls `work` in a forked process under these limits and returns the text that it returned, with control characters
-// escaped. The process has no core dump, no further processes and no writable files. On Linux for x86-64 and arm64 a
-// filter leaves it only the system calls of a reader, without signals to others: Error(kUnavailable) where the kernel
-// refuses the filter. An Error of `work` is thrown here, a system_error as Error(kIo). Error(kData), beginning with
-// `what`, where the process dies, exceeds a limit, lives on after its answer or answers nonsense. The caller's process
-// must have one thread.
+// Calls `work` in a forked process under these limits and returns its text, with control characters escaped. The
+// process can write no core dump and no files, and start no processes. On Linux for x86-64 and arm64 a filter allows
+// only the system calls of a reader, and no signals to other processes; Error(kUnavailable) if the kernel refuses the
+// filter. An Error of `work` is rethrown here, a system_error as Error(kIo). Error(kData), beginning with `what`, if
+// the process dies, exceeds a limit, stays alive after its answer, or answers in a wrong form. The calling process must
+// have one thread.
 std::string run_limited(const std::string& what, const ChildLimits& limits, const std::function<std::string()>& work);
 
 }  // namespace lfm2

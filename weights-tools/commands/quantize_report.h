@@ -1,4 +1,4 @@
-// The error that quantizing makes: a line for each weight, and one for each kind of weight.
+// Reports the quantisation error: a line for each weight, and one for each kind of weight.
 #pragma once
 
 #include <map>

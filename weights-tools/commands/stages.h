@@ -1,4 +1,4 @@
-// Options that several commands share, from text to meaning, and what a stage will need: the figures that plan prints.
+// Parses options that several commands share, and computes the figures of a stage that plan prints.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace lfm2 {
 
-// The type that a text names; nothing for "keep". Error(kUsage) for an unknown type.
+// The type with this name; nothing for "keep". Error(kUsage) for an unknown type.
 std::optional<DType> wanted_dtype(const std::string& text);
 
-// The stages that --stages or --layers asks for; with neither, four stages, or one for each layer of a smaller model.
+// The stages by --stages or --layers; without either, four stages, or one for each layer of a smaller model.
 // Error(kUsage).
 std::vector<LayerRange> choose_stages(int64_t layers, const std::optional<int64_t>& stages,
                                       const std::vector<int64_t>& counts);
@@ -36,8 +36,8 @@ struct StageNeeds {
   uint64_t weight_bytes = 0;     // a tied embedding counts in the first and in the last stage
   uint64_t slot_bytes = 0;       // residual streams
   uint64_t workspace_bytes = 0;  // activations inside a layer
-  uint64_t logits_bytes = 0;     // logits on their way out, in the last stage
-  double gflop_per_token = 0;    // work of the layers, with attention at this length
+  uint64_t logits_bytes = 0;     // buffers of logits, in the last stage
+  double gflop_per_token = 0;    // work of the layers, with attention at `length`
   uint64_t total_bytes() const { return weight_bytes + slot_bytes + workspace_bytes + logits_bytes; }
 };
 

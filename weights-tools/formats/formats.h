@@ -1,5 +1,4 @@
-// The forms of files that a model comes in but shards: what their tensors are, where they lie, and how they are
-// written.
+// Readers of headers, and layouts for writing, of all model file formats except shards.
 #pragma once
 
 #include <cstdint>
@@ -14,28 +13,27 @@
 
 namespace lfm2 {
 
-// A tensor as a file describes it, before it is known whether the model has such a tensor.
+// A tensor as a file describes it, before it is matched with the model's tensors.
 struct RawTensor {
   std::vector<uint64_t> dims;
   DType dtype = DType::kF32;
   size_t file = 0;                 // index into the source's files
   uint64_t offset = 0, bytes = 0;  // place in that file; checked to lie inside it
-  std::string checkpoint_name;     // where the file has another name than model_tensors(), once matched
+  std::string checkpoint_name;     // after matching: the file's name, if it differs from that of model_tensors()
 };
 
 using RawTensors = std::map<std::string, RawTensor>;
 
 // model.bin, the original project's form: a table of names, shapes and offsets, then fp32 data.
 
-// The tensors of a file under their Hugging Face names (the file leaves out the leading "model."). Checks limits on
-// counts, names and ranks, that sizes are shape x 4, and that data lie inside the file and do not overlap.
-// Error(kData).
+// The tensors of a file under their Hugging Face names (the file omits the leading "model."). Checks limits on counts,
+// names and ranks, that sizes are shape x 4, and that data lie inside the file and do not overlap. Error(kData).
 RawTensors read_model_bin_header(const CheckedFile& file);
 
-// The layout of the model in the order of model_tensors(), everything as fp32, with the data directly after the table.
+// The layout of the model in the order of model_tensors(), all fp32, with the data directly after the table.
 FileLayout model_bin_layout(const ModelSource& source);
 
-// The safetensors file form: a strict reader of the header, and the layout that Hugging Face's library would write.
+// The safetensors file format: a strict reader of the header, and the layout that Hugging Face's library would write.
 
 // The tensors of one file; each gets `file_index`. Checks that the header is at most 16 MiB, inside the file and strict
 // JSON, that sizes are shape x dtype, and that there is no hole, no overlap and nothing after the last tensor.
@@ -43,7 +41,7 @@ FileLayout model_bin_layout(const ModelSource& source);
 RawTensors read_safetensors_header(const CheckedFile& file, size_t file_index);
 
 // The layout of the model as one file, in the order of Hugging Face's library: types of larger alignment first, then by
-// name. A checkpoint that this library wrote comes back byte for byte.
+// name. Rewriting a checkpoint of that library reproduces it byte for byte.
 FileLayout safetensors_layout(const ModelSource& source);
 
 // model.safetensors.index.json: which file of a Hugging Face folder holds which tensor.
@@ -57,19 +55,19 @@ struct IndexedCheckpoint {
 // Error(kNoInput) for a missing file.
 IndexedCheckpoint open_indexed_checkpoint(const std::filesystem::path& index);
 
-// The tensors of a file matched with those of the model: older and fused names are resolved; missing, unknown and
+// The tensors of a file, matched with those of the model. Older and fused names are resolved; missing, unknown and
 // misshapen tensors are refused.
 struct MatchedTensors {
   std::vector<TensorSpec> specs;      // in the order of ModelSource::tensors()
   std::vector<RawTensor> raw;         // in the same order
   std::vector<std::string> left_out;  // see ModelSource::left_out()
-  // a stored LM head of a model with a tied one; it must equal the embedding.
+  // The stored LM head of a model whose LM head is tied; it must equal the embedding.
   std::optional<RawTensor> tied_head;
 };
 
-// `found` has Hugging Face names. The experts of a layer may be fused (gate_up_proj, down_proj) and are returned one by
-// one, or be called gate_proj, up_proj and down_proj; expert_bias may be named expert_bias.weight. Scales of fp8 may be
-// called weight_scale_inv, and be fused. `what` names the model in messages. Error(kData).
+// `found` has Hugging Face names. The experts of a layer may be called gate_proj, up_proj and down_proj, or be fused
+// (gate_up_proj, down_proj); fused ones are returned one by one. expert_bias may be named expert_bias.weight. Scales of
+// fp8 may be called weight_scale_inv, and be fused. `what` names the model in messages. Error(kData).
 MatchedTensors match_tensors(const ModelConfig& config, RawTensors found, const std::string& what);
 
 }  // namespace lfm2

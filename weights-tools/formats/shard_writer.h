@@ -9,21 +9,21 @@ namespace lfm2 {
 
 class ShardWriter : public ModelWriter {
  public:
-  // `dtype` is the type to convert to; without it each tensor keeps its own. `text_files` go beside the shards. Creates
-  // all files under temporary names, with their space reserved. Error(kCantCreate) where the folder cannot be used, kIo
-  // where the disk is full.
+  // `dtype` is the type to convert to; if empty, each tensor keeps its type. `text_files` are copied beside the shards.
+  // Creates all files under temporary names, with their space reserved. Error(kCantCreate) if the folder cannot be
+  // used, kIo if the disk is full.
   ShardWriter(const ModelSource& source, std::vector<LayerRange> stages, std::optional<DType> dtype,
               const std::filesystem::path& folder, bool force, const std::vector<TextFile>& text_files = {});
   void write(size_t target, uint64_t first_byte, std::span<const std::byte> bytes) override;
   void finish(size_t target, const std::string& checksum) override;
-  // Writes checksums and split_id, syncs every file, gives them their final names, text files first, and removes what
-  // older splits left.
+  // Writes checksums and split_id, syncs every file, gives the files their final names, text files first, and removes
+  // files of older splits.
   void commit() override;
 
  private:
   struct StageFile {
-    GrowingFile bytes;  // makes the temporary name, and removes the file again
-    h5::File h5;        // the same file, for everything except the bytes of tensors
+    GrowingFile bytes;  // owns the temporary name and removes the file without commit()
+    h5::File h5;        // the same file, for all content except the bytes of tensors
   };
 
   StageFile create_stage(size_t stage, const std::string& text_files);
@@ -33,7 +33,7 @@ class ShardWriter : public ModelWriter {
   const ModelSource& source_;
   std::vector<LayerRange> stages_;
   OutputFolder folder_;
-  std::vector<std::filesystem::path> older_;  // files that earlier splits left under other names
+  std::vector<std::filesystem::path> older_;  // files of earlier splits with other names
   TextFileWriter texts_;
   std::vector<StageFile> files_;
   std::vector<std::string> checksums_;  // one for each target

@@ -1,4 +1,4 @@
-// Moves a model from a source to a writer in bounded memory: one thread reads, checks and converts, one writes.
+// Copies a model from a source to a writer in bounded memory: one thread reads, checks and converts, another writes.
 #pragma once
 
 #include <cstddef>
@@ -19,22 +19,21 @@ namespace lfm2 {
 struct NonFinite {
   uint64_t count = 0;
   std::string first;         // such as "tensor NAME at [3, 17]"
-  std::string text() const;  // how many, and the first; empty where there are none
+  std::string text() const;  // the count and the first; empty if there are none
 };
 
-// Writes every tensor of `writer`, converted to the type that it has there, and commits. Where the source carries
-// checksums they are checked before the commit: Error(kData), also for what TensorReader refuses.
-// Error(kStopped) on an interrupt.
+// Writes every tensor of `writer`, converted to its type there, and commits. If the source has checksums they are
+// checked before the commit: Error(kData), also for what TensorReader refuses. Error(kStopped) on an interrupt.
 NonFinite copy_model(const ModelSource& source, ModelWriter& writer, Progress& progress);
 
 // Reads one tensor from front to back, converted to `dtype`. At its end, compares the source's checksum, and throws
-// Error(kData) where a finite element became infinite, or a scale is not positive and finite. Adds to `non_finite`,
-// where it is given, what the source holds of such.
+// Error(kData) if a finite element became infinite or a scale is not positive and finite. Adds the source's NaN and
+// infinite elements to `non_finite`, unless that is null.
 class TensorReader {
  public:
   TensorReader(const ModelSource& source, size_t tensor, DType dtype, NonFinite* non_finite = nullptr);
-  uint64_t left_bytes() const { return total_bytes_ - done_bytes_; }  // in the converted type
-  // Fills the front of `into` and returns the number of bytes, at least those of one element while any is left.
+  uint64_t left_bytes() const { return total_bytes_ - done_bytes_; }  // counted in the converted type
+  // Writes to the front of `into` and returns the number of bytes, at least one element's while any is left.
   size_t next(std::span<std::byte> into);
 
  private:

@@ -1,4 +1,4 @@
-// Ends long work of weights-tools where a signal asked for it, so that its temporary files are removed.
+// Ends long work of weights-tools after a signal, so that its temporary files are removed.
 #pragma once
 
 #include "base/error.h"
@@ -6,7 +6,7 @@
 
 namespace lfm2 {
 
-// Error(kStopped) once a signal that catch_interrupts() catches has come.
+// Error(kStopped) after a signal that catch_interrupts() catches.
 inline void throw_if_interrupted() {
   if (stop_requested())
     throw Error(ExitCode::kStopped, fmt::format("stopped by signal {}, nothing was written", stop_signal()));

@@ -1,4 +1,4 @@
-// Where a model is written to: the interface that split, merge, synth and quantize copy into, and the files below it.
+// The interface through which split, merge, synth and quantize write a model, and the files that implement it.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct TargetTensor {
   uint64_t offset = 0;  // place in that file
 };
 
-// No file has its final name before commit(); without commit() no file stays.
+// No file has its final name before commit(). Without commit() all files are removed.
 class ModelWriter {
  public:
   virtual ~ModelWriter() = default;
@@ -33,7 +33,7 @@ class ModelWriter {
   uint64_t total_bytes() const;
 
   virtual void write(size_t target, uint64_t first_byte, std::span<const std::byte> bytes) = 0;
-  // Called when all bytes of the tensor were written.
+  // Called after all bytes of the tensor were written.
   virtual void finish(size_t target, const std::string& checksum) = 0;
   virtual void commit() = 0;
 
@@ -41,12 +41,12 @@ class ModelWriter {
   std::vector<TargetTensor> tensors_;
 };
 
-// The type that a tensor is written in: `wanted`, or its own where nothing is wanted. Tensors that are fp32 in every
+// The type in which a tensor is written: `wanted`, or its own type if that is empty. Tensors that are fp32 in every
 // checkpoint stay fp32.
 DType target_dtype(const SourceTensor& tensor, std::optional<DType> wanted);
 
-// A file that is being written. Its space is reserved at once, so that a full disk shows before the work and not after
-// it, and its pages go to the disk while later ones are made.
+// A file that is being written. Its space is reserved at once, so that a full disk is an error before the work. Written
+// pages go to the disk while later ones are computed.
 class GrowingFile {
  public:
   explicit GrowingFile(const std::filesystem::path& path) : file_(path) {}
@@ -59,12 +59,12 @@ class GrowingFile {
 
  private:
   AtomicFile file_;
-  // Bytes that were written and are not yet on their way to the disk.
+  // Written bytes whose write-back has not started.
   uint64_t unsent_first_ = 0, unsent_end_ = 0;
 };
 
-// A folder, made with those above it where they are missing. What was made is removed again, where it is empty, unless
-// keep() is called.
+// Creates a folder and its missing parents. Removes the created folders again if they are empty, unless keep() is
+// called.
 class NewFolders {
  public:
   NewFolders() = default;
@@ -73,14 +73,14 @@ class NewFolders {
   ~NewFolders();
   void make(const std::filesystem::path& path);  // Error(kCantCreate)
   void keep();                                   // makes them durable; Error(kIo)
-  void leave() { made_.clear(); }                // to another command, which writes into them
+  void leave() { made_.clear(); }                // leaves them to another command, which writes into them
 
  private:
   std::vector<std::filesystem::path> made_;  // outermost first
 };
 
-// A folder for results, locked, so that two commands do not mix their files in it. Error(kCantCreate) where it cannot
-// be made, another command writes into it, or it is not empty and `force` is not given.
+// A locked folder for results, so that two commands do not mix their files. Error(kCantCreate) if it cannot be created,
+// if another command writes into it, or if it is not empty and `force` is not given.
 class OutputFolder {
  public:
   OutputFolder(std::filesystem::path path, bool force);
@@ -93,31 +93,31 @@ class OutputFolder {
   FileDescriptor lock_;
 };
 
-// Writes text files beside a model. They have temporary names until commit(); without it none stays.
+// Writes text files beside a model. They have temporary names until commit(); without it they are removed.
 class TextFileWriter {
  public:
-  // Leaves a file that is there with the same content alone. Error(kCantCreate) where there is another one and `force`
-  // is not given.
+  // Keeps an existing file with the same content. Error(kCantCreate) if a different file exists and `force` is not
+  // given.
   TextFileWriter(const std::vector<TextFile>& files, const std::filesystem::path& folder, bool force);
   void commit();  // gives the files their names, in their order, and makes them durable; Error(kIo)
 
  private:
-  // Folders below `folder`, and the files. The folders are destroyed last, because they are removed only once empty.
+  // Subfolders of `folder`, and the files. The folders are destroyed last, because only empty ones are removed.
   std::vector<std::unique_ptr<OutputFolder>> folders_;
   std::vector<AtomicFile> files_;
 };
 
-// The layout of a model that is one file: the bytes before the data, and the place of each tensor.
+// The layout of a one-file model: the bytes before the data, and the place of each tensor.
 struct FileLayout {
   std::string header;
   std::vector<TargetTensor> tensors;
   uint64_t bytes = 0;  // size of the whole file
 
-  void place_tensors();  // places the tensors one after the other, directly after the header
+  void place_tensors();  // places the tensors one after another, directly after the header
 };
 
-// Names that end in .bin or .safetensors give a file with config.json and `text_files` beside it, any other name a
-// Hugging Face folder. Error(kCantCreate) where the target exists and `force` is not given.
+// Names that end in .bin or .safetensors give a file with config.json and `text_files` beside it; any other name gives
+// a Hugging Face folder. Error(kCantCreate) if the target exists and `force` is not given.
 std::unique_ptr<ModelWriter> create_model(const ModelSource& source, const std::filesystem::path& path, bool force,
                                           std::vector<TextFile> text_files = {});
 // The file inside `path` that holds the tensors which create_model() writes.

@@ -1,4 +1,4 @@
-// A model whose projections become fp8 while it is read.
+// Presents a model with its projections quantised to fp8 while it is read.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@ namespace lfm2 {
 
 enum class Fp8Modules : uint8_t { kFeedForward, kAll };  // experts and dense feed-forwards, or every projection
 
-// What fp8 changes in one weight.
+// The quantisation error of one weight.
 struct Fp8Error {
   double squares = 0, error_squares = 0;  // sums over the elements
   float largest_error = 0;
@@ -18,14 +18,14 @@ struct Fp8Error {
   double relative_rms() const;
   void add(const Fp8Error& other);
 };
-// Called with each weight once it was read.
+// Called with each weight after it was read.
 using Fp8Listener = std::function<void(const TensorSpec& weight, const Fp8Error& error)>;
 
-// The model in the form that compressed-tensors writes. A scale is the largest magnitude of its row, or of its block of
-// 128 x 128, over 448, in fp32; a weight is E4M3(w / scale), rounded to nearest even; rows of zeros have scale 1.
-// Weights are read twice, for the scales and for the elements. `threads` share the arithmetic, which has the same
-// results for any number; 0: one for each processor, up to 16. Error(kData) where the model has fp8 already, and,
-// naming tensor and index, for elements that are NaN or infinite.
+// The model in the format of compressed-tensors. A scale is the largest magnitude of its row, or of its block of 128 x
+// 128, divided by 448, in fp32. A weight is E4M3(w / scale), rounded to nearest even; rows of zeros have scale 1.
+// Weights are read twice, for the scales and for the elements. `threads` threads share the arithmetic, with the same
+// results for any number; 0: one for each processor, up to 16. Error(kData) if the model already has fp8, and, naming
+// tensor and index, for elements that are NaN or infinite.
 std::unique_ptr<ModelSource> quantize(std::unique_ptr<ModelSource> source, Quantization::Scheme scheme,
                                       Fp8Modules modules, Fp8Listener listener, int threads = 0);
 

@@ -5,7 +5,8 @@
 
 namespace lfm2 {
 
-// The scales of the fp8 weight with this number, which follow it. Error(kData) for what TensorReader refuses.
+// Reads the scales of fp8 weight number `weight`, which follow it in the source. Error(kData) for what TensorReader
+// refuses.
 Fp8Scales read_scales(const ModelSource& source, size_t weight);
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// The text files of a model (tokenizer, chat templates, defaults of generation), read from beside it.
+// Reads the text files beside a model (tokenizer, chat templates, defaults of generation).
 #pragma once
 
 #include <filesystem>
@@ -11,14 +11,14 @@
 namespace lfm2 {
 
 struct TextFile {
-  std::string name;  // below the model's folder
+  std::string name;  // relative to the model's folder
   std::string content;
-  std::filesystem::path path;  // where it was read
+  std::filesystem::path path;  // the file that was read
 };
 
 // Reads the files of shard::kTextFiles that belong to `source`, which open_model() made from `model` and `config_path`.
-// For shards these are the files that the shards list, compared with their checksums: Error(kNoInput), Error(kData).
-// For other forms they are those in the model's folder, or where it has none, in the folder of `config_path`.
+// For shards these are the listed files, checked by their checksums: Error(kNoInput), Error(kData). For other formats
+// they are the files in the model's folder or, if it has none, in the folder of `config_path`.
 std::vector<TextFile> read_text_files(const ModelSource& source, const std::filesystem::path& model,
                                       const std::optional<std::filesystem::path>& config_path = std::nullopt);
 
