@@ -1,4 +1,13 @@
-// Lfm2DecoderLayer of transformers, composed of the blocks.
+// Lfm2DecoderLayer of transformers, composed of the blocks. In formulas, for the residual stream x:
+//
+//    n = rms_norm(x)                                                                  operator_norm_
+//    ShortConv:  B, C, z = in_proj n;  x += out_proj (C ∘ causal_conv(B ∘ z))         one of the two:
+//    Attention:  q, k, v = qkv_proj n;  q, k = rope(rms_norm(q)), rope(rms_norm(k))   mixer_
+//                x += out_proj (causal softmax(q kᵀ / √head_dim) v)
+//    n = rms_norm(x)                                                                  ffn_norm_
+//    Mlp:        x += w2 (silu(w1 n) ∘ w3 n)                                          one of the two:
+//    Moe:        p = sigmoid(gate n);  experts = top_k(p + expert_bias)               ffn_
+//                x += Σ over experts of p / Σ p · w2 (silu(w1 n) ∘ w3 n)
 #include "stage/model/layer.h"
 
 #include "stage/model/tensor_table.h"
