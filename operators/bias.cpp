@@ -20,8 +20,8 @@ Status check_bias(const TensorView& matrix, const TensorView& bias, BiasLayout l
   return fits ? Status::kOk : Status::kShapeMismatch;
 }
 
-// The gradient as [samples, rows per sample, columns], or as it is where rows_per_sample is 0; and the axes over which
-// a bias is shared.
+// Views the gradient as [samples, rows per sample, columns], or unchanged if rows_per_sample is 0, and returns the axes
+// over which a bias is shared.
 Status shared_view(const TensorView& gradient, BiasLayout layout, TensorView& view, uint32_t& axes) {
   STATUS_CHECK(check_view(gradient));
   if (gradient.rank != 2 || layout.rows_per_sample < 0) return Status::kInvalid;

@@ -1,4 +1,4 @@
-// The C API: converts arguments, and lets no exception out.
+// The C API: converts arguments and catches all exceptions.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -68,7 +68,7 @@ class Views {
   TensorView* many_ = nullptr;
 };
 
-// Runs an operator. A C function gives back a number only, never an exception.
+// Runs an operator and turns exceptions into a status, because a C function must not throw.
 template <class F>
 int guarded(F&& f) noexcept {
   try {

@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kBlockThreads = 256;
 // The number of blocks is enough for any GPU of today. It is constant, so that every GPU sums in the same order.
 constexpr int64_t kBlocksWanted = 2048;
-constexpr int64_t kStagedBlocks = 8192;  // the same for blocks that have little to do
+constexpr int64_t kStagedBlocks = 8192;  // the same for blocks with little work
 constexpr int64_t kStepsAtLeast = 8;     // the fewest loads of a thread in a slice
 // Rows are folded only into at least this number of long rows, so that the partial results are small beside the input.
 constexpr int64_t kFoldedRows = 64;
@@ -40,7 +40,7 @@ Status output_strides(const TensorView& input, const TensorView& output, uint32_
   return next == output.rank ? Status::kOk : Status::kShapeMismatch;
 }
 
-// The number of units side by side in a block, chosen so that few of its threads have none.
+// The number of units side by side in a block, chosen so that few of its threads are idle.
 int lanes_across(int64_t units) {
   if (units % 32 == 0 || units > 1024) return 32;
   const int64_t blocks = units_of(units, 64);
@@ -76,8 +76,8 @@ bool cut_staged(const Walk<1>& kept, ReducePlan& plan) {
   return true;
 }
 
-// Chooses lanes, fold, slices and per_slice for a plan whose walks are known. `kept` describes the input alone, because
-// a caller that asks for the size of a workspace does not know the output's strides.
+// Chooses lanes, fold, slices and per_slice for a plan whose walks are known. `kept` describes only the input, because
+// a caller that asks for the size of a workspace does not have the output's strides.
 void cut_reduce(const Walk<1>& kept, ReducePlan& plan) {
   plan.unit = 16 / static_cast<int>(size_bytes(plan.dtype));
   const auto step = [](const auto& walk) {
@@ -90,8 +90,8 @@ void cut_reduce(const Walk<1>& kept, ReducePlan& plan) {
   if (plan.rows) {
     const int64_t inner = plan.reduced.rank > 0 ? plan.reduced.dims[0] : 1;
     const int64_t units = inner == 0 ? 0 : units_of(inner, plan.unit) * (plan.length / inner);
-    // A thread gets one load where that leaves few threads without one, otherwise up to four; longer outputs get more
-    // threads, at most a warp. Where outputs are few and long, each gets a block.
+    // A thread gets one load if that leaves few threads idle, otherwise up to four. Outputs over more elements get more
+    // threads, at most a warp. If there are few outputs over many elements, each gets a block.
     const int64_t each = power_of_two_from(units);
     plan.lanes = static_cast<int>(
         std::min<int64_t>(32, each <= 32 && 3 * each <= 4 * units ? each : power_of_two_from((units + 3) / 4)));

@@ -45,8 +45,7 @@ Status check_output(const TensorView& view) {
   STATUS_CHECK(check_view(view));
   if (view.numel() == 0) return Status::kOk;
   // When the axes are sorted by stride, each step must go beyond the elements of all smaller ones. (Views that
-  // interleave without meeting, such as strides 2 and 3 over extents 2 and 2, are refused, too; nobody writes to
-  // those.)
+  // interleave without overlap, such as strides 2 and 3 over extents 2 and 2, are refused, too.)
   std::array<std::pair<int64_t, int64_t>, kMaxRank> axes;  // stride, extent
   int count = 0;
   for (int axis = 0; axis < view.rank; ++axis)

@@ -1,5 +1,5 @@
-// bias: one pass over a dense matrix in units of 16 bytes, whatever its number of columns. Where the bias goes by
-// columns, a thread's units are whole rows apart, so that all of them need the same elements of the bias.
+// bias: one pass over a dense matrix in units of 16 bytes, whatever its number of columns. If the bias has an element
+// for each column, a thread's units are whole rows apart, so that all of them use the same elements of the bias.
 #include <numeric>
 
 #include "operators/cuda/launch.cuh"
@@ -18,7 +18,7 @@ struct BiasArgs {
   T* output;
   int64_t elements;
   Divider columns, rows_per_sample;
-  Divider apart;   // distance in units from one of a thread's units to its next one
+  Divider apart;   // distance in units between a thread's units
   bool by_column;  // bias[column], else bias[row mod rows_per_sample]
   bool units;      // input and output are on 16 bytes
   bool row_units;  // no unit spans two rows; with by_column, the bias is also on 16 bytes

@@ -1,6 +1,6 @@
-// concat and its gradient: one launch for up to kMaxParts tensors. A thread owns units of 16 bytes of the memory that
-// is written, the whole or the parts, and gathers them from the memory that is read, whatever its alignment. Where many
-// rows end within units, it gathers them from shared memory.
+// concat and its gradient: one launch for up to kMaxParts tensors. A thread owns units of 16 bytes of the output (the
+// whole or the parts) and gathers them from the input, whatever its alignment. If many rows end within units, it
+// gathers them from shared memory.
 #include "operators/cuda/concat_staged.cuh"
 
 namespace lfm2::operators::gpu {
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) join_kernel(const __grid_constant__ 
       units[step].left = 0;
       if (element + kUnit < T >> elements) continue;
       PartPosition<Index> place = find(element);
-      // Loads elements `from` to `to` of the unit, of which element `from` lies at the place.
+      // Loads elements `from` to `to` of the unit. Element `from` lies at the place.
       const auto fetch = [&](Shifted<T>& run, int from, int to) {
         const Index begin = place.in_part();
         run.fetch(table.parts[place.part] + begin - from, from, to,
@@ -117,7 +117,7 @@ __device__ Unit<T> spliced(const Unit<T>& first, const Unit<T>& second, int coun
   return unit;
 }
 
-// A unit of which `left` elements lie in one run and the others in a second one. `left` is 0 where it spans more runs.
+// A unit whose first `left` elements lie in one run and the others in a second run. `left` is 0 if it spans more runs.
 template <class T>
 struct Runs {
   Shifted<T> first, second;
@@ -128,7 +128,7 @@ struct Runs {
     return left == kUnit<T> ? unit : spliced(unit, second.get(left, kUnit<T>), left);
   }
 };
-// Whether `place` is so far from either end of `elements` that the units of memory around a unit there are inside.
+// Whether `place` is far enough from both ends of `elements` for the units of memory around it to be inside.
 template <class T, class Index>
 __device__ bool inside(Index place, Index elements) {
   return place >= Index{kUnit<T>} && place < elements && elements - place >= Index{2 * kUnit<T>};
@@ -291,7 +291,8 @@ Status launch_table(const Table<T, kParts>& table, void* stream) {
                  split_kernel<T, kParts, kWhole, way == ConcatWay::kSplitAdd, int64_t>);
 }
 
-// Launches for parts first_part to end_part - 1, whose row begins at `first` in the whole's. Moves `first` past them.
+// Launches for parts first_part to end_part - 1, whose row begins at `first` in the whole's row. Advances `first` past
+// them.
 template <ConcatWay way, class T, int kParts>
 Status launch_parts(const ConcatArgs& args, int64_t first_part, int64_t end_part, int64_t& first, void* stream) {
   Table<T, kParts> table{};
@@ -317,7 +318,7 @@ Status launch_parts(const ConcatArgs& args, int64_t first_part, int64_t end_part
   table.units = way == ConcatWay::kJoin ? ceil_divide(args.outer * end, kUnit<T>) : units;
   first += end;
   whole = whole && end == args.row;
-  // Joining fp32 elements is as quick without shared memory.
+  // Joining fp32 elements is as fast without shared memory.
   if (!whole && (sizeof(T) == 2 || way != ConcatWay::kJoin)) table.rows = staged_rows(table, way);
   table.own_units = Divider(table.rows / kUnit<T>);
   if (table.rows > 0) return launch_staged<way>(table, stream);
@@ -342,8 +343,7 @@ Status concat(const ConcatArgs& args, ConcatWay way, void* stream) {
   STATUS_CHECK(on_device.status());
   switch (way) {
     case ConcatWay::kJoin:
-      // Elements of 4 bytes are joined as float, because the compiler makes 5 % slower code of the same lines with
-      // uint32_t.
+      // Elements of 4 bytes are joined as float, because the compiler makes slower code with uint32_t.
       return args.dtype == DType::kF32 ? run<ConcatWay::kJoin, float>(args, stream)
                                        : run<ConcatWay::kJoin, uint16_t>(args, stream);
     case ConcatWay::kSplitOverwrite:

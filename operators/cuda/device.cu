@@ -1,4 +1,4 @@
-// Devices, memory and copies for callers that have no CUDA of their own, and the texts of CUDA's errors.
+// Devices, memory and copies for callers that do not link CUDA, and the texts of CUDA's errors.
 #include <cuda_runtime_api.h>
 
 #include "operators/cuda/launch.cuh"

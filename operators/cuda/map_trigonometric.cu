@@ -1,5 +1,5 @@
-// map's sine and cosine, which have kernels of their own: large arguments are reduced in local memory, which would slow
-// down the other functions.
+// map's sine and cosine. They have separate kernels, because they reduce large arguments in local memory, which would
+// slow down the other functions.
 #include "operators/cuda/map_zip.cuh"
 
 namespace lfm2::operators::gpu {

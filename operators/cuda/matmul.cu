@@ -15,7 +15,7 @@ constexpr int kGrid = 16;   // number of threads along rows, and along columns
 // One operand as rows of k elements: element (row, l) lies at row * row_stride + l * k_stride.
 struct Operand {
   int64_t rows, row_stride, k_stride;
-  bool along_k;  // neighbouring threads go along k, where that is the smaller step, otherwise along the rows
+  bool along_k;  // neighbouring threads go along k if that is the smaller stride, otherwise along the rows
   bool runs;     // four neighbours in that direction are one aligned piece of memory, also at every edge
 };
 
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads, kRuns == 1 ? 4 : 2) matmul_kernel(co
   for (int64_t l0 = 0; l0 < args.k; l0 += kDepth, now ^= 1) {
     left.store(left_buffer[now], args.left.along_k);
     right.store(right_buffer[now], args.right.along_k);
-    __syncthreads();  // with two tile buffers one barrier is enough, because the other one was read before it
+    __syncthreads();  // with two tile buffers one barrier is enough, because the other buffer was read before it
     if (l0 + kDepth < args.k) {
       left.load(args.left, inside(l0 + kDepth));
       right.load(args.right, inside(l0 + kDepth));
@@ -135,7 +135,7 @@ struct Carrier {
     rows_left = static_cast<int>(min(operand.rows - row0, static_cast<int64_t>(kTile))) - row;
   }
 
-  // Loads the runs for the next tile buffer, of which k_left steps are inside, with zeros beyond the rows and beyond k.
+  // Loads the runs for the next tile buffer. Only k_left steps of k are inside; elements beyond the rows or k are 0.
   __device__ void load(const Operand& operand, int k_left) {
     const int64_t step = operand.along_k ? operand.k_stride : operand.row_stride;
     const int64_t apart = operand.along_k ? kRowsAtOnce * operand.row_stride : kDepthAtOnce * operand.k_stride;

@@ -1,4 +1,4 @@
-// reduce: chooses the function; each is compiled in a file of its own.
+// reduce: chooses the function; each is compiled in a separate file.
 #include "operators/cuda/reduce.cuh"
 
 namespace lfm2::operators::gpu {

@@ -30,7 +30,7 @@ void let_the_first_rank_speak() {  // a launcher ends all ranks when one fails
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
 }
 
-// A usage error is one line, not one a rank.
+// A usage error prints one line, not one for each rank.
 int end_without_mpi(const ParsedCommandLine& parsed) {
   if (rank_of_launch() == 0 && parsed.exit_code == 0)
     print_results(parsed.text);
@@ -41,14 +41,14 @@ int end_without_mpi(const ParsedCommandLine& parsed) {
   return parsed.exit_code;
 }
 
-// Of a launcher whose ranks may not know of each other, too: srun without PMIx and PMI says no other number. Before MPI
-// starts, which makes a rank that runs alone number 0.
+// Whether this is the launcher's first task. It also works before MPI starts, and if MPI will not connect the ranks
+// (srun without PMIx and PMI, which sets only SLURM_PROCID) and would call each of them rank 0.
 bool is_first_task() {
   const char* const task = std::getenv("SLURM_PROCID");
   return launched_rank().value_or(task == nullptr ? 0 : std::atoi(task)) == 0;
 }
 
-// Ranks that do not know of each other would each do the whole job, and write the same output.
+// Ranks that MPI does not connect would each do the whole job, and write the same output.
 bool runs_alone(const MpiWorld& world, bool first_task) {
   const auto fault = ranks_that_run_alone(launched_ranks(), world.size(), mpi_library_version());
   if (!fault) return false;
@@ -81,7 +81,7 @@ Failure describe(std::exception_ptr error, bool verbose) {
   }
 }
 
-// The cause is said first: letting go of what the work owns may take long.
+// The cause is printed first, because destroying the work's resources may take long.
 template <class Discard>
 [[noreturn]] void end_all_ranks(MpiWorld& world, const Failure& failure, const Discard& discard) {
   const bool speaks = world.claim_failure();
@@ -93,7 +93,7 @@ template <class Discard>
   world.abort(failure.code);
 }
 
-// What begins before the watchdog does. The first rank speaks first, and with it the launcher ends the others.
+// Guards what happens before the watchdog starts. The first rank reports first, and the launcher then ends the others.
 Deadline deadline_of(const char* work, double seconds, const Options& options) {
   const int rank = rank_of_launch();
   return Deadline(options.timeout_seconds > 0 ? seconds + kHeadStartSeconds * rank : 0,
@@ -103,7 +103,7 @@ Deadline deadline_of(const char* work, double seconds, const Options& options) {
                   launched_rank() ? fmt::format("lfm2_stage: rank {}: {}: the launcher is gone", rank, work) : "");
 }
 
-// All ranks end from inside here, not further out: threads and devices may still be using what the work owns.
+// All ranks end here, before any destructor runs, because threads and devices may still use the work's resources.
 template <class Run, class Discard>
 int run_or_end_all(MpiWorld& world, bool verbose, const Run& run, const Discard& discard) {
   try {
@@ -127,7 +127,7 @@ int main(int argc, char** argv) {
       catch_conversation_signals();
     else if (!is_doctor)
       catch_stop_signals();
-    // A machine that needs a doctor may hang anywhere; a busy one takes its time.
+    // On a broken machine any call may hang; a busy machine only needs longer.
     auto deadline = std::make_unique<Deadline>(
         is_doctor ? deadline_of("doctor", max_doctor_seconds(parsed.options), parsed.options)
                   : deadline_of("start of MPI", std::max(parsed.options.timeout_seconds, 10.0), parsed.options));

@@ -24,7 +24,8 @@ namespace {
 
 constexpr size_t kMaxTransfer = size_t{1} << 30;  // one read(2) or write(2) moves at most 2 GiB - 4 KiB
 
-// Whole lines go past the caches: to fetch each line from memory first, only to overwrite it, would move as much again.
+// Whole cache lines are written with non-temporal stores. Ordinary stores would first fetch each line from memory,
+// which doubles the traffic.
 void copy_past_caches(std::byte* to, const std::byte* from, size_t bytes) {
 #if defined(__SSE2__)
   constexpr size_t kLine = 64;
@@ -42,7 +43,7 @@ void copy_past_caches(std::byte* to, const std::byte* from, size_t bytes) {
     _mm_stream_si128(target + 2, c);
     _mm_stream_si128(target + 3, d);
   }
-  if (has_lines) _mm_sfence();  // such writes are not in order with others
+  if (has_lines) _mm_sfence();  // non-temporal stores are not ordered with others
   std::memcpy(to + done, from + done, bytes - done);
 #else
   std::memcpy(to, from, bytes);
@@ -107,7 +108,7 @@ std::filesystem::path temporary_name(const std::filesystem::path& path) {
 }
 
 void expect_name_of_file(const std::filesystem::path& path) {
-  std::error_code unknown;  // what cannot be looked at cannot be created either
+  std::error_code unknown;  // a path that stat() cannot examine cannot be created either
   const std::filesystem::file_status there = std::filesystem::status(path, unknown);
   if (std::filesystem::is_directory(there))
     throw Error(ExitCode::kCantCreate, fmt::format("{}: is a folder, expected the name of a file", path.string()));

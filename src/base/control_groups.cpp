@@ -1,4 +1,4 @@
-// Control groups say in small files what they allow.
+// Reads the limits of control groups from their files.
 #include "base/control_groups.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ bool names(const std::string& controllers, std::string_view controller) {
   return false;
 }
 
-// Microseconds; nothing where the file says "max", or -1, or does not exist.
+// Microseconds; nothing if the file contains "max" or -1, or does not exist.
 std::optional<double> quota(const ControlGroup& group) {
   double time = 0, period = 0;
   std::ifstream first(group.folder / (group.version2 ? "cpu.max" : "cpu.cfs_quota_us"));

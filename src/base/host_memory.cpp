@@ -13,15 +13,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kNoLimit = uint64_t{1} << 60;  // larger values mean no limit; version 1 says almost 2^63
+constexpr uint64_t kNoLimit = uint64_t{1} << 60;  // larger values mean no limit; version 1 has almost 2^63
 
-// The number that follows `key` in a file of lines "key number"; without a key, the number that the file begins with.
+// The number after `key` in a file of lines "key number"; without a key, the number at the beginning of the file.
 std::optional<uint64_t> read_number(const fs::path& path, const std::string& key = "") {
   std::ifstream file(path);
   for (std::string word; !key.empty() && file >> word;)
     if (word == key) break;
   if (uint64_t value = 0; file >> value) return value;
-  return std::nullopt;  // the file may also say "max"
+  return std::nullopt;  // the file may also contain "max"
 }
 
 struct Files {

@@ -1,4 +1,4 @@
-// A signal only sets atomics: it may come at any moment, and what is finished is in the journal already.
+// A signal handler only sets atomics. A signal may arrive at any instant; finished samples are already in the journal.
 #include "base/stop.h"
 
 #include <signal.h>
@@ -27,8 +27,8 @@ static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_
 
 void remember(int signal) { newest_signal = signal; }
 
-// A later signal ends the process at once where a person insists. Batch systems repeat theirs, and so does the kernel
-// XCPU, with each second of the processors' time.
+// A later TERM, INT or HUP ends the process at once, because a person insists. Other signals do not: batch systems
+// repeat theirs, and the kernel repeats XCPU with each second of CPU time.
 bool insists(int signal) { return signal == SIGTERM || signal == SIGINT || signal == SIGHUP; }
 
 void remember_or_end(int signal) {
@@ -48,9 +48,9 @@ void set_handler(const std::vector<int>& signals, void (*handler)(int), unsigned
   for (const int signal : signals) ::sigaction(signal, &action, nullptr);
 }
 
-// Handlers are the process's, and libraries that MPI loads later replace them: LLVM's, which come with OpenCL drivers,
-// drop USR1. So this thread, and all that it starts, block the signals, and one thread waits for them. The handler is
-// for a thread that was started before or that unblocks them.
+// Libraries that MPI loads later may replace the process's handlers: LLVM, which comes with OpenCL drivers, drops USR1.
+// So this thread, and all threads that it starts, block the signals, and one thread waits for them. The handlers serve
+// threads that started earlier or unblock the signals.
 void wait_for_signals(const std::vector<int>& signals, void (*handler)(int)) {
   set_handler(signals, handler, SA_RESTART);
   sigset_t caught{};

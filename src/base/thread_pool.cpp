@@ -1,6 +1,6 @@
-// The caller opens the gate to a task. Workers join, take the items of their shares and then of others', and leave. The
-// caller then closes the gate and waits for the workers that are still inside. Workers sleep on the number of the task:
-// with a mutex they would wake one by one, which takes longer than a product of one row.
+// The caller opens the gate to a task. Workers join, process the items of their shares, steal from other shares, and
+// leave. The caller then closes the gate and waits for the workers that are still inside. Workers sleep on the task's
+// number (a futex). With a mutex they would wake one by one, which takes longer than a product of one row.
 #include "base/thread_pool.h"
 
 #include <algorithm>
@@ -14,9 +14,10 @@ namespace lfm2 {
 
 namespace {
 
-// Longer than the work of one thread between the operators of a layer, and shorter than a time slice.
+// How long threads poll: longer than the work of one thread between the operators of a layer, and shorter than a time
+// slice.
 constexpr auto kEagerTime = std::chrono::microseconds(200);
-constexpr int kLooks = 64;  // between two looks at the clock
+constexpr int kLooks = 64;  // polls between two reads of the clock
 constexpr uint32_t kOpen = uint32_t{1} << 31;
 
 void pause_processor() {
@@ -29,7 +30,7 @@ void pause_processor() {
 
 }  // namespace
 
-// Returns true when there() is true, or false after a while.
+// Polls until there() is true. Returns false after kEagerTime, or at once if the pool is not eager.
 template <class F>
 bool ThreadPool::look_for(F&& there) const {
   if (there()) return true;
@@ -84,7 +85,7 @@ void ThreadPool::run(size_t count, Task task) {
   generation_.notify_all();
   run_items(task, 0);
 
-  // All items are taken. A worker that wakes only now finds the gate closed, so nobody waits for it.
+  // All items are claimed. A worker that wakes only now finds the gate closed, so the caller does not wait for it.
   gate_ -= kOpen;
   if (!look_for([this] { return all_left(); })) {
     std::unique_lock lock(mutex_);
@@ -103,7 +104,8 @@ uint64_t ThreadPool::activity() const {
 
 bool ThreadPool::all_left() const { return gate_ == 0; }
 
-// A worker that finds the gate closed was inside, too, for a moment in which the caller may have fallen asleep.
+// A worker that found the gate closed was also counted as inside for a moment, in which the caller may have gone to
+// sleep.
 void ThreadPool::leave() {
   if ((--gate_ & ~kOpen) != 0 || !caller_sleeps_) return;
   { const std::lock_guard lock(mutex_); }
@@ -116,9 +118,9 @@ void ThreadPool::worker_loop(size_t worker) {
     if (!look_for([&] { return generation_ != seen; })) generation_.wait(seen);
     seen = generation_;
     if (stopping_) return;  // read after generation_: stopping has its own generation, which must not count as seen
-    if ((gate_ & kOpen) == 0) continue;  // the others have taken all items
-    // The task may have ended meanwhile, and even the next one begun, whose items are as welcome. So the generation is
-    // read again inside, where no other can begin.
+    if ((gate_ & kOpen) == 0) continue;  // other threads have claimed all items
+    // The task may have ended meanwhile, and the next one begun; the worker then helps with that one. So it reads the
+    // generation again inside the gate, where no further task can begin.
     if ((gate_++ & kOpen) != 0) {
       seen = generation_;
       run_items(task_, worker);
@@ -127,8 +129,8 @@ void ThreadPool::worker_loop(size_t worker) {
   }
 }
 
-// Takes the first items of the worker's share or, where that is empty, the last ones of another's, which its owner
-// would have come to at the latest. None where all are empty.
+// Claims the first items of the worker's share or, if that is empty, the last items of another share, which its owner
+// would reach last. Returns an empty range if all shares are empty.
 ThreadPool::Range ThreadPool::claim(size_t worker, size_t most) {
   for (size_t other = 0; other < shares_.size(); ++other) {
     std::atomic<uint64_t>& share = shares_[(worker + other) % shares_.size()].left;

@@ -1,5 +1,5 @@
-// The handler calls nothing that may wait for a lock which the interrupted code holds. The thread that ends the job
-// may: it is the one that can tell the launcher the exit code.
+// The handler calls nothing that may wait for a lock of the interrupted code. The thread that ends the job may do so,
+// and passes the exit code to the launcher.
 #include "comm/fatal_signals.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::array kSignals{SIGSEGV, SIGBUS, SIGABRT};
 constexpr unsigned kMaxEnding = 5;  // seconds
-// Of the handler; registers of tiles alone take some 11 KB of it.
+// The handler's stack; AMX tile registers alone need some 11 KB of it.
 constexpr size_t kStackBytes = size_t{128} << 10;
 
 std::string fatal_line;
@@ -33,11 +33,11 @@ constinit thread_local volatile bool in_handler = false;
 void pass_on(int signal) {
   for (size_t i = 0; i < kSignals.size(); ++i)
     if (kSignals[i] == signal) sigaction(signal, &handlers_before[i], nullptr);
-  raise(signal);  // comes once this handler has returned
+  raise(signal);  // is delivered after this handler has returned
 }
 
-// A second fault of the same thread, whose signals are blocked in here, does what it does by default; abort() comes
-// here.
+// A second fault of this thread has its default effect, because its signals are blocked in here. abort() arrives here,
+// too.
 void end_by_signal(int signal) {
   if (!InsideMpi::now() && !ending) {
     pass_on(signal);
@@ -45,7 +45,7 @@ void end_by_signal(int signal) {
   }
   if (ending.exchange(true)) {
     if (in_handler || pthread_equal(pthread_self(), thread_that_ends) != 0)
-      _exit(static_cast<int>(ExitCode::kSoftware));  // the way to the end fails, too
+      _exit(static_cast<int>(ExitCode::kSoftware));  // ending the job failed, too
     while (true) pause();                            // the process ends soon
   }
   in_handler = true;

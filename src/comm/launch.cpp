@@ -14,7 +14,7 @@ namespace lfm2 {
 
 namespace {
 
-// Of a variable such as "8", or "4,2" (OMP_NUM_THREADS, by depth of nesting); 0 where it says no number.
+// The first number of a variable such as "8", or "4,2" (OMP_NUM_THREADS, by depth of nesting); 0 if there is none.
 int positive_number(const char* variable) {
   const char* text = std::getenv(variable);
   return text == nullptr ? 0 : std::max(0, std::atoi(text));
@@ -55,7 +55,7 @@ int ProcessorLimits::share(int sharing, int quota_sharing) const {
 std::vector<std::string> ProcessorLimits::reasons(int sharing, int quota_sharing) const {
   const int most = mask_share(*this, sharing);
   std::vector<std::string> reasons;
-  // Less time than there are ranks makes them slow, however few threads they have.
+  // A quota below the number of ranks makes them slow, however few threads they have.
   if (quota > 0 && (quota < quota_sharing || quota_share(*this, quota_sharing) < most))
     reasons.push_back(fmt::format("a CPU quota of {:.3g}", quota));
   if (asked > 0 && asked < most) reasons.push_back(asked_by);

@@ -15,17 +15,17 @@ namespace {
 
 constexpr int kHiddenTag = 1;
 
-// Messages are counted in elements. MPI only copies, so an integer type of the same size does for every dtype.
+// Messages are counted in elements. MPI only copies, so an integer type of the same size serves every dtype.
 MPI_Datatype element_type(const Tensor& tensor) { return size_bytes(tensor.dtype) == 2 ? MPI_UINT16_T : MPI_UINT32_T; }
 
 // Between processes that may not read each other's memory, Open MPI moves about 100 KB of a message each time that both
-// sides poll. So host memory goes in many messages at once. GPU memory is read by the other GPU, a message as a whole;
-// its pieces are what MPI can count.
+// sides poll. So host memory is sent in many messages at once. The other GPU reads GPU memory directly, a message as a
+// whole; its pieces are as large as MPI can count.
 constexpr size_t kHostPieceBytes = size_t{256} << 10, kGpuPieceBytes = size_t{1} << 30;
 
 #if defined(OMPI_HAVE_MPI_EXT_CUDA)
-// Open MPI 4 was built with CUDA and yet takes no GPU memory where it found no libcuda.so.1 or the user says so
-// (OMPI_MCA_opal_cuda_support=0), of which MPIX_Query_cuda_support knows nothing. Open MPI 5 has no such variable.
+// An Open MPI 4 with CUDA does not accept GPU memory if it found no libcuda.so.1, or if the user disabled it
+// (OMPI_MCA_opal_cuda_support=0). MPIX_Query_cuda_support does not report this. Open MPI 5 has no such variable.
 bool cuda_support_is_off() {
   int provided = 0, index = 0, count = 0;
   if (MPI_T_init_thread(MPI_THREAD_SINGLE, &provided) != MPI_SUCCESS) return false;
@@ -42,7 +42,7 @@ bool cuda_support_is_off() {
 
 }  // namespace
 
-// The library that the program runs with is asked, not the headers of the one that it was built with.
+// Asks the library that is loaded, not the headers at build time.
 std::string mpi_staging_reason() {
 #if defined(OMPI_HAVE_MPI_EXT_CUDA)
   if (MPIX_Query_cuda_support() != 1) return mpi_library_version() + " was built without CUDA";
@@ -146,7 +146,7 @@ bool MpiChannel::progress() {
     sending_.push_back(pending_.front());
     moved = true;
   }
-  // MPI is done with the sender's empty message at once; the next one says that the receiver is there.
+  // MPI completes the sender's empty message at once; the next message shows that the receiver is ready.
   moved |= move(incoming_, receiving_, 1, finished_.received);
   moved |= move(outgoing_, sending_, 2, finished_.sent);
   return moved;

@@ -9,8 +9,8 @@
 namespace lfm2 {
 
 namespace {
-// When messages end, all of them have been received, but for some that nobody asked for any more; those are so short
-// that MPI keeps them. It may have to be polled before it notices.
+// At the end all messages have been received, except some that no rank asked for any more; these are short, so MPI
+// buffers them. MPI may have to be polled before it completes them.
 constexpr std::chrono::seconds kMaxFarewell{1};
 }  // namespace
 

@@ -41,7 +41,7 @@ std::string mpi_library_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
   MPI_CHECK(MPI_Get_library_version(text, &length));
-  const std::string_view all(text);  // the further lines say who built the library, and when
+  const std::string_view all(text);  // further lines name the builder and the date
   return std::string(all.substr(0, all.find_first_of(",\n")));
 }
 
@@ -171,7 +171,7 @@ std::string MpiGroup::broadcast(const std::string& text, int root, double timeou
   return result;
 }
 
-// Receives from one rank after the other, since all texts together may be longer than MPI can count.
+// Receives from one rank after another, since all texts together may be longer than MPI can count.
 std::vector<std::string> MpiGroup::gather(const std::string& text, int root, double timeout_seconds,
                                           const char* what) const {
   if (rank_ != root) {
@@ -265,7 +265,7 @@ double MpiGroup::clock_difference(double timeout_seconds) const {
     for (const MPI_Request request : requests) wait_for(request, timeout_seconds, "clock comparison");
     return theirs;
   };
-  const auto answer = [&](int peer) {  // rank 0 answers with the time at which the question came
+  const auto answer = [&](int peer) {  // rank 0 replies with the time at which the message arrived
     double question = 0;
     MPI_Request request = MPI_REQUEST_NULL;
     MPI_CHECK(MPI_Irecv(&question, 1, MPI_DOUBLE, peer, kTag, comm(), &request));
@@ -311,14 +311,14 @@ void MpiWorld::say_failure(const std::string& text) const {
 }
 
 void MpiWorld::abort(ExitCode code) {
-  // The abort itself may hang in MPI, or in a lock that another thread never releases: then this thread ends the
+  // The abort itself may hang in MPI, or in a lock that another thread never releases. Then this thread ends the
   // process.
   try {
     std::thread([code] {
       std::this_thread::sleep_for(kMaxAbortTime);
       _exit(static_cast<int>(code));
     }).detach();
-  } catch (const std::system_error&) {  // no more threads may be all that is wrong
+  } catch (const std::system_error&) {  // the fault may be that no thread can be created
   }
   std::fflush(nullptr);
   MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));

@@ -1,7 +1,7 @@
-// A piece goes through its states in order: copied to the host, sent; or received, copied to the device. Counts say how
-// many pieces have reached each state, and the host memory of a piece is used again once it has left the last one.
-// Where a micro-batch has several pieces, an empty one goes first: it tells the receiver that the others are coming,
-// and that it had better not sleep.
+// A piece goes through its states in order: copied to the host, sent; or received, copied to the device. Counters hold
+// the number of pieces that have reached each state. The host memory of a piece is reused after its last state. If a
+// micro-batch has several pieces, an empty one goes first, which keeps the receiver from sleeping until the others
+// arrive.
 #include "comm/staged_channel.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct Piece {
   Buffer host;
   std::unique_ptr<Event> copied;
   MPI_Request request = MPI_REQUEST_NULL;
-  // The part of a micro-batch that it carries now.
+  // The part of a micro-batch in this piece.
   int buffer = 0;
   std::byte* device = nullptr;
   size_t bytes = 0;
@@ -33,7 +33,7 @@ struct Piece {
   }
 };
 
-// What both directions share: the pieces, the micro-batches to be cut into them, and the times of transfers.
+// The base of both directions: the pieces, the micro-batches that are cut into them, and the times of transfers.
 class Direction {
  public:
   Direction(Backend& backend, StagingPieces pieces, int buffers)
@@ -127,7 +127,7 @@ class Sender : public Direction {
     const int64_t before = posted_ + sent_;
     for (; sent_ < posted_ && !at(sent_).with_mpi(); ++sent_) {
       const Piece& piece = at(sent_);
-      under_way_ = !piece.last && piece.bytes > 0;  // MPI is done with an empty message before the receiver is there
+      under_way_ = !piece.last && piece.bytes > 0;  // MPI completes an empty message before the receiver is ready
       if (piece.last) end(piece.buffer);
     }
     for (; !nothing_to_cut() && copied_ - sent_ < count(); ++copied_) {
@@ -148,7 +148,8 @@ class Sender : public Direction {
  private:
   MPI_Comm comm_;
   int next_;
-  // One for each buffer: a micro-batch that is still being computed must not hold up the copies of the one before it.
+  // One stream for each buffer, so that a micro-batch that is still being computed does not delay the copies of the
+  // previous one.
   std::vector<std::unique_ptr<Stream>> streams_;
   int64_t copied_ = 0, posted_ = 0, sent_ = 0;  // pieces whose copy was enqueued, that MPI got, and has sent
   bool under_way_ = false;                      // in the middle of a micro-batch

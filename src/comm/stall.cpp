@@ -1,4 +1,4 @@
-// Follows the chain of who waits for whom, to a rank that waits for nobody.
+// Follows the chain of waiting ranks to a rank that waits for no other.
 #include "comm/stall.h"
 
 #include <algorithm>
@@ -7,8 +7,8 @@ namespace lfm2 {
 
 namespace {
 
-// A rank of another host may itself wait for a rank that hangs. The watchdog of that host sees more, and gets time to
-// speak first.
+// A rank of another host may itself wait for a hanging rank. The watchdog of that host has more facts, and gets time to
+// report first.
 constexpr double kUnseenFactor = 2;
 
 double limit_of(const RankView& view, double timeout) {
@@ -29,8 +29,7 @@ const RankView* view_of(std::span<const RankView> ranks, int rank) {
   return found == ranks.end() ? nullptr : &*found;
 }
 
-// The rank that a waiting rank waits for. At a meeting: of the ranks that did not come, the one that was idle for
-// longest.
+// The rank for which a waiting rank waits. At a meeting: the absent rank that was idle for longest.
 const RankView* awaited(std::span<const RankView> ranks, const RankView& view) {
   if (view.activity.phase != Phase::kMeet) return view_of(ranks, view.activity.peer);
   const RankView* missing = nullptr;
@@ -65,7 +64,7 @@ std::optional<Stall> find_stall(std::span<const RankView> ranks, double timeout_
   const auto take = [&](const std::optional<Stall>& stall) {
     if (stall && (!worst || stall->seconds > worst->seconds)) worst = stall;
   };
-  // A stopped process holds the others up, whatever it was waiting for.
+  // A stopped process blocks the others, whatever it was waiting for.
   for (const RankView& view : ranks)
     if (is_stopped(view, timeout_seconds)) take(Stall{view.rank, view.idle_seconds, Stall::Kind::kStopped});
   if (worst) return worst;

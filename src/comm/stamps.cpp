@@ -1,4 +1,4 @@
-// The ring of a rank's stamps, and places as text.
+// The ring of a rank's stamps, and activities as text.
 #include "comm/stamps.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Polls without pause at first, then with sleeps that grow with the time in which nothing moved.
+// Polls without pause at first, then with sleeps that grow with the time without progress.
 #include "comm/wait.h"
 
 #include <sched.h>
@@ -9,7 +9,7 @@
 namespace lfm2 {
 
 namespace {
-// The threads that a wait is for keep their processors meanwhile.
+// The shortest sleep. It leaves the processors to the threads for which this waits.
 constexpr std::chrono::duration<double> kShortestNap{50e-6};
 }  // namespace
 
@@ -18,7 +18,7 @@ double Wait::until(const std::function<bool()>& done, const RankActivity& activi
   const auto start = std::chrono::steady_clock::now();
   auto moved = start;
   const RankActivity before = watchdog_.activity();
-  bool stamped = false;  // set late, because most waits are over at the first look
+  bool stamped = false;  // set late, because most waits end at the first poll
   while (true) {
     const uint64_t seen = work_done_ != nullptr ? work_done_->count() : 0;
     const bool moves = poll_();

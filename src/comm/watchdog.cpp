@@ -1,5 +1,5 @@
-// The watchdog's thread reads a few words of each rank ten times a second. Texts and files are made only once a stall
-// is found.
+// The watchdog's thread reads a few words of each rank ten times a second. It makes texts and files only after it has
+// found a stall.
 #include "comm/watchdog.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@ namespace lfm2 {
 namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(100);
-// A longer time between two looks means that this process itself did not run. That time makes no rank idle.
+// A longer time between two looks means that this process itself was suspended. That time does not count as idle.
 constexpr double kMaxTickSeconds = 0.3;
 // Time for the main thread to remove unfinished files and to end the job itself.
 constexpr auto kGrace = std::chrono::seconds(2);

@@ -1,4 +1,4 @@
-// Comparing stamps with those of the look before, and their texts.
+// Compares stamps with those of the previous look, and formats them.
 #include "comm/watched_ranks.h"
 
 #include <fmt/format.h>

@@ -43,8 +43,7 @@ std::string ModelInfo::models() const {
 
 std::string ModelInfo::version() const { return json_text(OrderedJson{{"version", facts_.version}}); }
 
-// The texts of special tokens, as tokenizer_config.json names them, and what ends a text in any case; the chat
-// template.
+// The texts of special tokens by their names in tokenizer_config.json, the end-of-text tokens, and the chat template.
 std::optional<std::string> ModelInfo::tokenizer_info() const {
   if (facts_.lines.text == nullptr) return {};
   const Tokenizer& tokenizer = facts_.lines.text->tokenizer();

@@ -1,4 +1,4 @@
-// The fields are read as those of batch lines; what is here is for clients that wait for their answers.
+// Reads the fields as those of batch lines. This file adds what only HTTP clients can ask for.
 #include "openai/openai_request.h"
 
 #include <fmt/format.h>
@@ -38,7 +38,7 @@ std::vector<std::vector<int32_t>> prompts_of(FieldReader& fields, const RequestL
   const bool many = prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
   std::vector<std::vector<int32_t>> prompts;
   if (!many) return {ids_of(*prompt)};
-  if (std::ssize(*prompt) > limits.max_requests)  // before their texts take time
+  if (std::ssize(*prompt) > limits.max_requests)  // before the texts are tokenised, which takes time
     throw Error(ExitCode::kData, fmt::format("{} prompts, expected at most {}", prompt->size(), limits.max_requests));
   for (const OrderedJson& one : *prompt) prompts.push_back(ids_of(one));
   return prompts;
@@ -53,7 +53,7 @@ void read_stream(FieldReader& fields, OpenAiRequest& request) {
   request.include_usage = usage != options->end() && *usage == true;
 }
 
-// The number of top logprobs that come back with each token.
+// The number of top logprobs returned with each token.
 int32_t top_logprobs_of(const ResponseForm& form, const RequestLimits& limits) {
   const int32_t wanted = form.log_probs.value_or(0);
   if (wanted > limits.max_top_logprobs)
@@ -63,12 +63,12 @@ int32_t top_logprobs_of(const ResponseForm& form, const RequestLimits& limits) {
   return wanted;
 }
 
-// A prompt that is not continued needs no room after it.
+// A prompt without generation needs no room after it.
 void check_room(const std::vector<int32_t>& prompt, bool continues, const LineContext& context,
                 const RequestLimits& limits, std::string_view field) {
   LineContext own = context;
   own.continues = continues;
-  own.max_positions = std::min(own.max_positions, limits.max_prompt_tokens);  // what the caches have room for
+  own.max_positions = std::min(own.max_positions, limits.max_prompt_tokens);  // the positions that the caches have
   check_length(prompt, own, kBody, field);
 }
 
@@ -80,13 +80,13 @@ void add_requests(const Request& each, const std::vector<int32_t>& prompt, const
   for (int32_t choice = 0; choice < whole.choices; ++choice) {
     Request& request = whole.requests.emplace_back(each);
     request.prompt = prompt;
-    request.choices = 1;  // the server puts them together
+    request.choices = 1;  // the server itself joins the choices
     if (!each.prefill_only) request.max_new = max_new_tokens(tokens, each.max_new, limits.max_prompt_tokens);
     request.rule.seed = seed_of_choice(each.rule.seed, choice);
   }
 }
 
-// The answer with the log-probabilities of all prompts must not be larger than an answer may be.
+// The log-probabilities of all prompts must fit into one answer.
 void check_scored(const OpenAiRequest& request, const RequestLimits& limits) {
   int64_t scored = 0;
   for (const Request& one : request.requests)
@@ -131,7 +131,7 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
   if (fresh) rules.sampling.seed = fresh_seed;
   Request each = request_by_rules(defaults, rules, 0);
   if (fresh && each.rule.temperature > 0) whole.fresh_seed = fresh_seed;
-  each.echo = false;  // what the answer repeats is known here
+  each.echo = false;  // the prompt that the answer repeats is known here
   each.num_top_logprobs = top_logprobs_of(whole.form, limits);
   if (!chat && !rules.sampling.max_new) each.max_new = 16;  // as OpenAI's completions do
   if (std::ssize(edits_of(each)) > limits.max_edits)

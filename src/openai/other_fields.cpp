@@ -11,7 +11,7 @@ namespace lfm2 {
 
 namespace {
 
-// The values that change nothing, beside null, and how a message says them.
+// The values besides null that change nothing, and their names in messages.
 struct Neutral {
   bool (*holds)(const OrderedJson& value);
   std::string_view text;  // "": only null
@@ -33,7 +33,7 @@ constexpr Neutral kTextType{[](const OrderedJson& value) {
                             },
                             R"({"type": "text"})"};
 
-// Fields by what leaves every answer as it is.
+// Fields, grouped by the values that change no answer.
 struct Group {
   Neutral neutral;
   std::vector<std::string_view> keys;
@@ -79,7 +79,7 @@ const Group kGroups[] = {
     {kTrue, {"add_generation_prompt", "normalize", "skip_special_tokens"}},
     {kZero, {"dry_multiplier", "dynatemp_range", "mirostat", "no_repeat_ngram_size", "xtc_probability"}},
 };
-// Those that count in generation_config.json, too; transformers writes many others.
+// The fields that are also checked in generation_config.json; transformers writes many others.
 constexpr std::string_view kConfigKeys[] = {"no_repeat_ngram_size", "num_beams", "typical_p"};
 
 const Neutral* find_neutral(std::string_view key) {

@@ -1,4 +1,4 @@
-// What is wrong with a field is said with its key, what was found and what was expected.
+// Messages about a field name its key, what was found and what was expected.
 #include "openai/request_fields.h"
 
 #include <fmt/ranges.h>
@@ -144,7 +144,7 @@ void FieldReader::expect_all_known(Others others) const {
 
 namespace {
 
-// Each once: a step looks each drawn token up among them.
+// Each only once, because each drawn token is compared with all of them.
 std::vector<int32_t> stop_token_ids_of(FieldReader& fields) {
   constexpr size_t kMaxStopTokens = 256;
   std::vector<int32_t> ids = fields.ids("stop_token_ids");
@@ -188,7 +188,7 @@ void read_sampling(FieldReader& fields, SamplingOverrides& sampling, bool config
 void read_rules(FieldReader& fields, SampleRules& rules) {
   constexpr int64_t kMaxChoices = 128;
   SamplingOverrides& sampling = rules.sampling;
-  if (rules.form == LineForm::kCompletion) rules.echo = fields.flag("echo");  // with it no token may be asked for
+  if (rules.form == LineForm::kCompletion) rules.echo = fields.flag("echo");  // with echo, max_tokens may be 0
   sampling.max_new = fields.integer("max_tokens", rules.echo ? 0 : 1, kMaxAsked);
   if (const auto newer = fields.integer("max_completion_tokens", 1, kMaxAsked)) sampling.max_new = newer;
   read_sampling(fields, sampling);

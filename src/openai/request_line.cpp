@@ -1,4 +1,4 @@
-// Batch lines and short ones give their fields to the same readers: body and line are objects of the same fields.
+// The same readers parse batch lines and short lines, because a body and a short line have the same fields.
 #include "openai/request_line.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ constexpr std::string_view kCompletionsUrl = "/v1/completions", kChatUrl = "/v1/
                            kEmbeddingsUrl = "/v1/embeddings";
 constexpr size_t kMaxInputs = 2048;  // of a line of /v1/embeddings; as OpenAI's
 
-// Of what is no object, contains() is false.
+// contains() is false for anything but an object.
 bool has_batch_keys(const OrderedJson& json) { return json.contains("custom_id") || json.contains("body"); }
 bool has_field(const OrderedJson& json, const char* key) { return json.contains(key) && !json[key].is_null(); }
 
@@ -44,7 +44,7 @@ void score_all_but_first(RequestLine& line, const std::string& where) {
                                              where, line.ids.size()));
 }
 
-// With --score: what of the line is scored. Its ids are those of the text or of "input_ids" until then.
+// With --score: determines the scored tokens of the line. Before this, its ids are those of the text or of "input_ids".
 void read_target(FieldReader& fields, RequestLine& line) {
   const OrderedJson* target = fields.find("target");
   if (target == nullptr) return score_all_but_first(line, fields.where());

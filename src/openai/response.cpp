@@ -30,7 +30,7 @@ void append_rows(std::string& text, std::span<const T> values, size_t columns, s
 
 std::string json_string(std::string_view text) { return json_text(Json(text)); }
 
-// A token by itself. As in OpenAI's answers, a part of a character becomes U+FFFD; "bytes" has the token's bytes.
+// The text of one token. As in OpenAI's answers, a part of a character becomes U+FFFD; "bytes" has the token's bytes.
 OrderedJson token_json(const Tokenizer* tokenizer, int32_t id, float log_prob) {
   OrderedJson bytes = nullptr;
   std::string text = fmt::format("token_id:{}", id);
@@ -91,8 +91,8 @@ OrderedJson chat_log_probs(const LogProbs& probs, const Tokenizer* tokenizer) {
   return {{"content", content}, {"refusal", nullptr}};
 }
 
-// A token as the key of a JSON object, where one that is no UTF-8 must not become equal to others: as OpenAI's
-// completions write it.
+// A token as the key of a JSON object, as OpenAI's completions write it. Tokens that are not UTF-8 must keep distinct
+// keys.
 std::string token_key(const Tokenizer* tokenizer, int32_t id) {
   const std::string_view bytes = tokenizer != nullptr ? tokenizer->bytes(id) : std::string_view();
   if (bytes.empty()) return fmt::format("token_id:{}", id);
@@ -111,7 +111,7 @@ class CompletionLogProbs {
  public:
   CompletionLogProbs(const Tokenizer* tokenizer, TokenOffsets& offsets) : tokenizer_(tokenizer), counted_(offsets) {}
 
-  // A prompt: nothing says how likely its first token is.
+  // A prompt: its first token has no log-probability.
   void add_prompt(const Completion& completion, size_t wanted) {
     const std::span<const int32_t> ids(completion.prompt_ids);
     add_offsets(ids);
@@ -279,7 +279,7 @@ namespace {
 
 constexpr int kRefused = 400, kFailed = 500;
 
-// The frame of an answer: `body` is JSON text, which counts where there is no error. `status`: of the error.
+// The frame of a batch answer. `body` is JSON text, used if there is no error; `status` is that of the error.
 std::string batch_frame(int64_t sample, std::string_view name, std::string_view body, std::string_view error,
                         int status) {
   OrderedJson why;

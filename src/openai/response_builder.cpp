@@ -50,7 +50,7 @@ CompletionBuilder::CompletionBuilder(const OpenAiRequest& request, std::string i
   }
 }
 
-// What a token adds to the text. Calls of tools are kept out of it.
+// Appends a token's text, without the text of tool calls.
 void CompletionBuilder::add_text(Choice& choice, int32_t token, bool ends) {
   if (!choice.stream) return;
   if (token == tool_tokens_.begin && !choice.call) {
@@ -69,7 +69,7 @@ void CompletionBuilder::add_text(Choice& choice, int32_t token, bool ends) {
   choice.text += choice.stream->flush();
 }
 
-// What is no call is text after all, and ends where a stop text begins.
+// Text that turned out to be no call counts as text, and ends at the first stop text.
 void CompletionBuilder::end_call(Choice& choice) {
   const std::vector<int32_t> tokens = *std::exchange(choice.call, {});
   std::string text;
@@ -142,11 +142,12 @@ std::string CompletionBuilder::chunk(const OrderedJson& choices, const OrderedJs
   return json_text(chunk);
 }
 
-// What of the choice was not sent yet.
+// The part of the choice that was not sent yet.
 std::vector<std::string> CompletionBuilder::events(size_t index, bool gathers) {
   Choice& choice = choices_[index];
   const bool news = choice.ended || (choice.stream ? !choice.text.empty() : !choice.completion.token_ids.empty());
-  if (!news || (gathers && !shape_.form.log_probs && !choice.ended)) return {};  // log-probabilities take as much later
+  if (!news || (gathers && !shape_.form.log_probs && !choice.ended))
+    return {};  // to delay log-probabilities would save no time
   std::vector<std::string> events;
   const auto add = [&](size_t number, const OrderedJson& delta, const OrderedJson& probs, const OrderedJson& reason) {
     events.push_back(
@@ -208,7 +209,7 @@ OrderedJson CompletionBuilder::whole_choice(Choice& choice) const {
   return whole;
 }
 
-// What a stream has left is short.
+// The rest of a stream is short.
 bool CompletionBuilder::large() const {
   int64_t numbers = 0;
   for (const Choice& choice : choices_)

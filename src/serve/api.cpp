@@ -18,9 +18,9 @@ namespace lfm2::serve {
 
 namespace {
 
-// How often the writer looks for clients that went and times that passed.
+// How often the writer checks for disconnected clients and expired times.
 constexpr std::chrono::milliseconds kLook{50};
-// Larger bodies are read by a separate thread: a body of 16 MiB takes long, and others need not wait for it.
+// Larger bodies are read by a separate thread, so that other requests do not wait for them.
 constexpr size_t kLargeBody = 256 << 10;
 constexpr size_t kMaxLoggedBytes = 64 << 10;  // of a body
 
@@ -29,14 +29,14 @@ http::Response busy_answer(bool draining) {
                   : http::error_response(429, "too many requests wait already", {{"Retry-After", "1"}});
 }
 
-// Below 2^53, so that every client can send it back.
+// Below 2^53, so that every JSON client can represent it.
 uint64_t fresh_seed() {
   std::random_device random;
   return (uint64_t{random()} << 32 | random()) >> 11;
 }
 
-// JSON text whose characters that a terminal may act on are escaped: DEL, C1, and those that break lines or turn the
-// direction of writing. (JSON escapes the others below a space anyway.)
+// JSON text with those characters escaped that a terminal may interpret: DEL, C1, line breaks of Unicode and changes of
+// direction. (JSON itself escapes the other control characters.)
 std::string without_controls(const std::string& json) {
   std::string text;
   for (size_t at = 0; at < json.size();) {
@@ -55,7 +55,7 @@ std::string without_controls(const std::string& json) {
   return text;
 }
 
-// Data is the client's.
+// Error(kData) is the client's fault.
 int status_of(const std::exception& error) {
   const auto* own = dynamic_cast<const Error*>(&error);
   return own != nullptr && own->code() == ExitCode::kData ? 400 : 500;
@@ -108,15 +108,15 @@ Api::~Api() {
   reader_.join();
   reader_of_large_.join();
   refuse_unread();
-  end(open_.writing_ends, any_large_);  // only now: nobody begins an answer any more
+  end(open_.writing_ends, any_large_);  // only now, when no answer can begin any more
   writer_.join();
   end(open_.large_end, any_large_);
   writer_of_large_.join();
   listener_.close();
 }
 
-// What nobody has read by the end, and nobody adds to any more. While it is held, its clients wait, and the listener
-// waits for them.
+// Refuses the bodies that were not read until the end; nothing is added to these queues any more. While a body is
+// queued its client waits, and the listener waits for its clients.
 void Api::refuse_unread() {
   for (const std::deque<Unread>* unread : {&open_.unread, &open_.unread_large})
     for (const Unread& one : *unread) {
@@ -313,7 +313,7 @@ void Api::forget(int32_t first_sample) {
   }
 }
 
-// Ends an answer whose samples have not ended: with an error, or with status 0 because nobody wants it.
+// Ends an answer whose samples have not ended: with an error, or with status 0 if the client is gone.
 void Api::break_off(PendingResponse& response, int status, std::string_view why) {
   ++(status == 0 ? metrics_.requests_aborted : metrics_.requests_failed);
   for (int32_t i = 0; i < response.samples(); ++i) live_.cancel(response.first_sample() + i);

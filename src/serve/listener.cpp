@@ -30,7 +30,7 @@ std::vector<std::string> open_paths() {
   return paths;
 }
 
-// Where the server can be reached from other machines, its clients know it by this machine's name.
+// If the server can be reached from other machines, clients may use this machine's name.
 std::vector<std::string> own_names(const ListenerSettings& settings) {
   std::vector<std::string> names = settings.allowed_hosts;
   names.push_back(settings.host);
@@ -75,7 +75,7 @@ http::Service Listener::service() {
   return service;
 }
 
-// A proxy may pass the prefix on or take it away. The page's links are relative, so it needs the slash.
+// A proxy may keep or remove the prefix. The page's links are relative, so its path needs the final slash.
 std::optional<http::Response> Listener::strip_root_path(std::string& path) const {
   if (root_path_.empty() || !path.starts_with(root_path_)) return {};
   if (path == root_path_) return http::Response{.status = 308, .headers = {{"Location", root_path_ + '/'}}};

@@ -14,7 +14,7 @@ double seconds_between(std::chrono::steady_clock::time_point begin, std::chrono:
 
 int32_t LiveRequests::reserve(int32_t count) {
   const std::lock_guard lock(mutex_);
-  // Samples of long ago have ended: their numbers may come again.
+  // Samples with these old numbers have ended, so the numbers may be reused.
   if (next_sample_ > INT32_MAX - count) next_sample_ = 0;
   return std::exchange(next_sample_, next_sample_ + count);
 }
@@ -94,7 +94,7 @@ void LiveRequests::drawn(std::vector<SampleToken> tokens) {
   const bool waits = drawn_.empty();
   for (auto& [sample, token] : tokens) {
     const auto found = running_.find(sample);
-    if (found == running_.end()) continue;  // it was cancelled, and the scheduler does not know it yet
+    if (found == running_.end()) continue;  // it was cancelled, and the scheduler has not processed that yet
     Running& one = found->second;
     if (!one.prefill_only && token.ends != FinishReason::kError) {
       (std::exchange(one.any_token, true) ? metrics_.token_seconds : metrics_.first_token_seconds)

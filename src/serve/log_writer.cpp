@@ -1,4 +1,4 @@
-// The thread shares its state with the writer and not the writer itself: a thread that hangs in a write is abandoned.
+// The thread holds the shared state, not the LogWriter, because a thread that hangs in a write is abandoned.
 #include "serve/log_writer.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::chrono::seconds kFarewell{1};
 
-// False where the rest cannot be written.
+// Returns false if the rest cannot be written.
 bool write_all(int descriptor, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(descriptor, text.data(), text.size());
@@ -46,12 +46,12 @@ struct LogWriter::State {
   std::condition_variable changed;
   // Guarded by mutex:
   std::string waiting;
-  uint64_t dropped = 0, said = 0;  // lines that were dropped, and of how many of them the log tells
+  uint64_t dropped = 0, said = 0;  // dropped lines, and how many of them the log has reported
   bool ends = false, done = false;
 };
 
 void LogWriter::State::run() {
-  sigset_t pipe{};  // a reader that is gone is an error of write(), and no signal
+  sigset_t pipe{};  // if the reader is gone, write() returns an error instead of raising a signal
   ::sigemptyset(&pipe);
   ::sigaddset(&pipe, SIGPIPE);
   ::pthread_sigmask(SIG_BLOCK, &pipe, nullptr);

@@ -1,4 +1,4 @@
-// Names are those of other servers where they have the same meaning, with a prefix of our own.
+// Names equal those of other servers if they have the same meaning, except for our prefix.
 #include "serve/metrics.h"
 
 #include <fmt/format.h>
@@ -26,8 +26,8 @@ std::string Histogram::text(std::string_view name, std::string_view help) const 
                             sum_.load());
 }
 
-// What a stage computes when it tells its times is not busy time yet, and becomes so later: what was told to be idle
-// stays so, since a counter must not fall.
+// A step that is being computed counts as busy time only after it has ended. Until then its time is reported as idle,
+// and stays so, because a counter must not fall.
 void StageSeconds::set(int64_t stage, double busy, double total) {
   const std::lock_guard lock(mutex_);
   if (stage >= std::ssize(stages_)) stages_.resize(static_cast<size_t>(stage) + 1);

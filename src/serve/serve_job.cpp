@@ -20,7 +20,7 @@ namespace lfm2::serve {
 namespace {
 
 constexpr int64_t kCpuSequences = 32, kCudaSequences = 256;  // at a time, unless --max-num-seqs says otherwise
-constexpr int64_t kUsualLength = 4096;  // on CPUs, whose memory is not ours alone: so much for each sequence
+constexpr int64_t kUsualLength = 4096;  // on CPUs, which share the host's memory: this amount for each sequence
 constexpr int64_t kMaxEdits = 1280;     // of one request: biases, and tokens that end its text
 constexpr uint64_t kMaxKeyBytes = 1 << 16;
 constexpr int64_t kMaxConnections = 1024;
@@ -58,7 +58,7 @@ void write_address(const std::filesystem::path& path, const http::Address& addre
 void remove_address(const std::filesystem::path& path) {
   if (path.empty()) return;
   check_output_place(path);
-  std::error_code ignored;  // what cannot be removed cannot be replaced later, which is an error then
+  std::error_code ignored;  // a file that cannot be removed cannot be replaced later either, which is then an error
   if (std::filesystem::is_regular_file(path, ignored)) std::filesystem::remove(path, ignored);
 }
 
@@ -74,7 +74,7 @@ size_t max_connections() {
   return static_cast<size_t>(std::min(left, kMaxConnections));
 }
 
-// The requests of clients, and the server that they come from: it lives as long as the generation takes requests.
+// The requests of clients, together with their server, which lives as long as the generation accepts requests.
 class ServedRequests : public LiveRequests {
  public:
   ServedRequests(ApiSettings settings, Listener& listener)
@@ -147,7 +147,7 @@ std::string Server::model_name() const {
   return (folder.has_filename() ? folder : folder.parent_path()).filename();
 }
 
-// The port is open while the weights are loaded: whoever looks at /health learns that the server comes.
+// The port is open while the weights are loaded, so /health reports that the server is starting.
 void Server::before_loading() {
   const ServeOptions& serve = job_.options.serve;
   remove_address(serve.address_file);
@@ -190,7 +190,7 @@ std::unique_ptr<RequestSource> Server::open(int64_t positions) {
                        .log_requests = serve.log_requests};
   if (job_.text.model() == nullptr) print_line(job_.text.missing() + "; requests of token ids are answered");
   auto requests = std::make_unique<ServedRequests>(std::move(settings), *listener_);
-  if (stop_requested()) return requests;  // during the loading: nobody is called any more
+  if (stop_requested()) return requests;  // stopped while loading: announces no address
   write_address(serve.address_file, listener_->address());
   print_line(fmt::format("serving on http://{}", listener_->address().text()));
   return requests;
@@ -210,7 +210,7 @@ std::function<bool()> Server::stop_when() const {
 
 void Server::close() {
   listener_.reset();
-  log_.reset();  // writes what it holds back, so that the end table follows it
+  log_.reset();  // writes its buffered lines, so that the end table follows them
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ constexpr std::string_view kHowever = "However, your ";
 }  // namespace
 
 std::string context_length_text(int64_t most, int64_t tokens, std::string_view field) {
-  // The first words are those that LangChain looks for; LiteLLM looks for the sentence.
+  // LangChain searches for the first words, LiteLLM for the sentence.
   return fmt::format("the {} is too long. {}{} tokens. {}{} resulted in {} tokens. Please reduce the length of the {}.",
                      field == "input" ? "input" : "prompt", kContextLength, most, kHowever, field, tokens, field);
 }

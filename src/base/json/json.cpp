@@ -18,8 +18,8 @@ namespace lfm2 {
 namespace {
 constexpr int kMaxDepth = 16;
 
-// A parser's message without its own name, the line of what is one line, and what it repeats of the file, which may be
-// long.
+// The parser's message without the parser's name, without a line number (the text is one line), and without the quoted
+// input, which may be long.
 std::string short_message(const nlohmann::detail::exception& error) {
   std::string message = error.what();
   for (const std::string_view begin : {"] ", "parse error at ", "line 1, "})
@@ -29,8 +29,8 @@ std::string short_message(const nlohmann::detail::exception& error) {
   return message;
 }
 
-// Builds the JSON itself, because nlohmann's own builder looks for each key among all before it, and because only here
-// the text of a number can be seen.
+// Builds the JSON values. nlohmann's own builder compares each key with all previous ones, and does not provide the
+// text of a number.
 class OrderedBuilder : public nlohmann::json_sax<OrderedJson> {
  public:
   OrderedBuilder(const std::string& what, LargeIntegers large) : what_(what), large_(large) {}
@@ -104,7 +104,7 @@ class OrderedBuilder : public nlohmann::json_sax<OrderedJson> {
   const std::string& what_;
   const LargeIntegers large_;
   OrderedJson root_;
-  std::vector<OrderedJson*> open_;  // each is the last thing in the one before, so none moves while it is open
+  std::vector<OrderedJson*> open_;  // each is the last element of the previous one, so none moves while it is open
   std::vector<std::set<std::string>> keys_;
   std::string key_;
 };

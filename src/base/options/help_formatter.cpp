@@ -13,7 +13,7 @@ namespace lfm2 {
 
 namespace {
 
-constexpr size_t kColumn = 30, kWidth = 100;  // where descriptions begin, and where lines end
+constexpr size_t kColumn = 30, kWidth = 100;  // columns where descriptions begin and lines end
 
 // "auto|cuda|cpu" where the value is one of several names, else the name of its type.
 std::string type_of(const CLI::Option& option) {

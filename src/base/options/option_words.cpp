@@ -18,7 +18,7 @@ std::string expected_value(const CLI::Option& option) {
   return "a value";
 }
 
-// The option that the word names, without the value that may stand in it.
+// The option that the word names, without a value after '='.
 const CLI::Option* option_of(const CLI::App& app, std::string_view word) {
   if (word.size() < 2 || word.front() != '-') return nullptr;
   return app.get_option_no_throw(std::string(word.substr(0, word.find('='))));

@@ -1,5 +1,5 @@
-// Every wait of the program polls progress(), which looks for asynchronous errors of NCCL; copies tell theirs when
-// their events are looked at.
+// Every wait of the program polls progress(), which checks for asynchronous errors of NCCL. Errors of copies appear
+// when their events are tested.
 #include "comm/gpu/gpu_channel.h"
 
 #include <algorithm>
@@ -16,8 +16,8 @@ constexpr int kUrgent = -5;  // priority of the streams: transfers are short, an
 GpuEdge::GpuEdge(int peer, int buffers)
     : peer_(peer), stream_(kUrgent), timing_(static_cast<size_t>(buffers)), in_flight_(static_cast<size_t>(buffers)) {}
 
-// An edge may connect the two sides in the background at its first use. Events that are recorded on the stream before
-// that is done do not cover the transfer, so this waits for it.
+// An edge may connect its two sides in the background at its first use. Events recorded on the stream before that is
+// done do not cover the transfer, so this waits until the edge is connected.
 void GpuEdge::transfer(int buffer, const Tensor& tensor, const Wait& wait, Event* after) {
   const Timing& timing = timing_[static_cast<size_t>(buffer)];
   expect(done(buffer), "GpuChannel: the buffer is in flight");
@@ -59,7 +59,8 @@ GpuChannel::GpuChannel(const MpiGroup& group, Backend& backend, std::unique_ptr<
       previous_(std::move(previous)),
       next_(std::move(next)) {}
 
-// Either side may wait for the other here, too: all ranks end as senders first, the last one as the receiver.
+// Either side may wait for the other here, too. So all ranks close the sending edge first, except the last rank, which
+// closes the receiving edge first.
 GpuChannel::~GpuChannel() {
   if (last_) previous_.reset();
 }
@@ -96,7 +97,7 @@ void GpuChannel::connect() {
       if (edge != nullptr)
         wait_.until(
             [&] {
-              progress();  // the other edge may be what the neighbours wait for
+              progress();  // the neighbours may be waiting for the other edge
               return done(*edge);
             },
             edge->connecting());
@@ -105,7 +106,8 @@ void GpuChannel::connect() {
     if (edge != nullptr) edge->start();
   wait_for_edges([](GpuEdge& edge) { return edge.settled(); });
   // Sends one element over each edge, so that the first micro-batch finds the edge connected. Either side of an edge
-  // waits for the other here. The last rank begins with the receiver's side, so that in a ring not all wait as senders.
+  // waits for the other here. The last rank begins with its receiving edge, so that in a ring not all ranks wait as
+  // senders.
   const auto send = [&] {
     if (next_) next_->transfer(0, Tensor(element_.data(), DType::kF32, {1}), wait_);
   };

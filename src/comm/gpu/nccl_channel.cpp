@@ -18,10 +18,10 @@ namespace lfm2 {
 
 namespace {
 
-// Thread blocks of a transfer. More of them use more of NVLink's bandwidth, but each occupies an SM that the matrix
-// products could use. A receive holds its SMs from when it is enqueued, mostly a whole micro-batch before the hidden
-// states come, so the products leave that number of SMs free. A send needs its SMs only for a moment; reserving SMs for
-// sends too makes the pipeline slower.
+// Thread blocks of a transfer. More blocks use more of NVLink's bandwidth, but each occupies an SM that matrix products
+// could use. A receive holds its SMs from its submission on, mostly a whole micro-batch before the hidden states
+// arrive, so products leave that number of SMs free. A send needs its SMs only for a moment; reserving SMs for sends,
+// too, makes the pipeline slower.
 constexpr int kMaxThreadBlocks = 4;
 constexpr auto kMaxNcclAbortTime = std::chrono::seconds(1);
 
@@ -107,7 +107,7 @@ std::string nccl_version() {
 
 std::unique_ptr<Channel> make_nccl_channel(const MpiGroup& group, Backend& backend, const ChannelShape& shape) {
   const int rank = group.rank(), ranks = group.size(), first = group.watchdog().rank() - rank;
-  // Rank r makes the id of the edge to the next one. All ranks take part in all broadcasts, which is simple and fast
+  // Rank r makes the id of the edge to the next rank. All ranks take part in all broadcasts, which is simple and fast
   // enough.
   std::vector<ncclUniqueId> ids(static_cast<size_t>(ranks));
   for (int sender = 0; sender < ranks; ++sender) {

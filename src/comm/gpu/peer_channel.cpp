@@ -1,6 +1,6 @@
 // Each edge has a ring of slots in the memory of the receiver. The sender copies a piece of a micro-batch into the next
 // slot, and then sets the receiver's flag `full` to the number of pieces so far. The receiver copies the piece to its
-// place and sets the sender's flag `free`. Each waits for the flag in its own memory, on its stream.
+// place and sets the sender's flag `free`. Each side's stream waits for the flag in its own memory.
 #include "comm/gpu/peer_channel.h"
 
 #include <sched.h>
@@ -93,8 +93,8 @@ class PeerChannel final : public GpuChannel {
   MPI_Comm comm_ = MPI_COMM_NULL;
 };
 
-// A rank frees its memory once its neighbours have let go of it, and never where one of them does not come here in
-// time. What is still under way is waited for without a deadline, as by every stream that ends: the watchdog sees it.
+// A rank frees its memory once its neighbours have closed it, and leaks it if a neighbour does not arrive here in time.
+// Transfers in flight are waited for without a deadline, as by the end of any stream; the watchdog detects a hang.
 PeerChannel::~PeerChannel() {
   close_edges();
   const auto until = std::chrono::steady_clock::now() + kMaxPeerFarewell;
@@ -118,12 +118,12 @@ Buffer zeroed(Backend& backend, size_t bytes) {
   return buffer;
 }
 
-// The streams that a rank uses at the same time: what it computes, what it receives, what it sends, and the copies of a
-// step's arrays or of results.
+// The streams that a rank uses at the same time: for computation, receives, sends, and copies of a step's arrays or of
+// results.
 constexpr int kStreams = 4;
 
-// A stream that waits for a flag holds up the streams that share its queue. With fewer queues than streams a rank could
-// not send before it has received, and a ring of such ranks would deadlock.
+// A stream that waits for a flag blocks the streams that share its hardware queue. With fewer queues than streams a
+// rank could not send before it has received, and a ring of such ranks would deadlock.
 void expect_independent_streams() {
   const char* const kQueues = "CUDA_DEVICE_MAX_CONNECTIONS";
   const char* queues = std::getenv(kQueues);
@@ -145,11 +145,11 @@ PeerHandle handle_of_previous(const MpiGroup& group, PeerHandle mine, double tim
 
 }  // namespace
 
-// Each rank writes a number into the memory of the rank before, which looks whether it came.
+// Each rank writes a number into the memory of the previous rank, which checks that it arrived.
 std::string peer_copies_obstacle(const MpiGroup& job, const MpiGroup& pipeline, Backend& backend,
                                  double timeout_seconds) {
   std::string obstacle;
-  // Whether all ranks of the pipeline have come so far.
+  // Whether all ranks of the pipeline have succeeded so far.
   const auto all_can = [&](const auto& work) {
     try {
       work();
@@ -197,7 +197,7 @@ std::unique_ptr<Channel> make_peer_channel(const MpiGroup& group, Backend& backe
                                            PeerSlots slots) {
   const int rank = group.rank(), ranks = group.size(), first = group.watchdog().rank() - rank;
   std::unique_ptr<GpuEdge> from, to;
-  // The two sides of an edge tell each other of their memory; the edges go one after the other.
+  // The two sides of an edge exchange handles of their memory, one edge after another.
   for (int sender = 0; sender < ranks; ++sender) {
     const std::optional<int> receiver = next_rank(sender, ranks, shape.ring);
     if (!receiver || (rank != sender && rank != *receiver)) continue;

@@ -20,7 +20,7 @@ namespace lfm2::http {
 namespace {
 
 constexpr std::string_view kAny = "*";
-// Without it pages see no field but those of every answer.
+// Without it, pages can read only the standard fields of an answer.
 const std::pair<std::string, std::string> kExposed{"Access-Control-Expose-Headers", "X-Request-Id, Retry-After"};
 
 bool is_port(std::string_view text) {
@@ -32,7 +32,7 @@ bool is_address(int family, std::string_view text) {
   return ::inet_pton(family, std::string(text).c_str(), &address) == 1;
 }
 
-// The name or address in "name", "name:port" or "[address]:port"; empty where it is none of these.
+// The name or address in "name", "name:port" or "[address]:port"; empty for any other text.
 std::string_view host_name(std::string_view host) {
   const bool bracketed = host.starts_with('[');
   const size_t end = bracketed ? host.find(']') : std::min(host.find(':'), host.size());
@@ -109,7 +109,7 @@ Fields Cors::fields(const Request& request) const {
   if (origins_.empty()) return {};
   if (std::find(origins_.begin(), origins_.end(), kAny) != origins_.end())
     return {{"Access-Control-Allow-Origin", std::string(kAny)}, kExposed};
-  Fields fields{{"Vary", "Origin"}};  // else a cache gives one page the answer to another one
+  Fields fields{{"Vary", "Origin"}};  // else a cache could give a page the answer for another origin
   const std::string* origin = request.headers.find("Origin");
   if (origin == nullptr || !allows(*origin)) return fields;
   fields.emplace_back("Access-Control-Allow-Origin", *origin);

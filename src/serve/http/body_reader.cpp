@@ -16,7 +16,7 @@ constexpr size_t kMaxLineBytes = 1024;  // of a chunk's size with its extension,
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// The number that the text begins with, and the rest of the text; empty where there is none below 2^60.
+// The number at the beginning of the text, and the rest of the text; empty if there is no number below 2^60.
 std::optional<uint64_t> leading_hex(std::string_view& text) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
@@ -93,7 +93,7 @@ size_t BodyReader::put(std::string_view bytes, Request& request) {
   return all - bytes.size();
 }
 
-// The first line without its end; empty where it has not ended yet, or is refused.
+// The first line without its line end; empty if it is incomplete or refused.
 std::optional<std::string_view> BodyReader::line(std::string_view bytes) {
   const size_t newline = bytes.substr(0, kMaxLineBytes).find('\n');
   if (newline == std::string_view::npos) {
@@ -107,7 +107,7 @@ std::optional<std::string_view> BodyReader::line(std::string_view bytes) {
   return {};
 }
 
-// The body grows with what has come, whatever length was announced, and the budget counts the memory that it takes.
+// The body grows with the bytes that arrive, whatever length was announced, and the budget counts its memory.
 size_t BodyReader::read_data(std::string_view bytes, Request& request) {
   bytes = bytes.substr(0, static_cast<size_t>(std::min<uint64_t>(remaining_, bytes.size())));
   const size_t needed = request.body.size() + bytes.size(), held = request.share.bytes();

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMaxIdBytes = 64;
 
-// How many bytes of empty lines precede a request: old clients send one after a body.
+// The number of bytes of empty lines before a request, which old clients send after a body.
 size_t empty_lines(std::string_view text) {
   size_t bytes = 0;
   while (text.substr(bytes).starts_with("\r\n")) bytes += 2;
@@ -76,7 +76,7 @@ bool Connection::read_some(Time now) {
   return false;
 }
 
-// Of the request that is read, as far as it was.
+// The record of the current request, as far as it was read.
 void Connection::name_request() {
   const Request& request = parser_->request();
   record_.method = request.method;
@@ -115,7 +115,7 @@ void Connection::start_handler(Time now) {
   parser_.reset();
   try {
     service_.handle(std::move(request), Responder(exchange_));
-  } catch (const std::exception& error) {  // the Responder that went with it has answered
+  } catch (const std::exception& error) {  // its Responder has answered
     if (service_.report) service_.report(fmt::format("request {}: {}", record_.id, error.what()));
   }
   settle(now);
@@ -144,7 +144,7 @@ void Connection::answer_and_close(const Response& answer, Time now) {
   settle(now);
 }
 
-// Looks at what the handler has done, and at what was sent.
+// Processes the handler's progress and the bytes that were sent.
 void Connection::settle(Time now) {
   if (exchange_ == nullptr) return;
   const Exchange::Progress progress = exchange_->progress();

@@ -1,4 +1,5 @@
-// Queues the bytes of an answer for the connection, within the limits, and tells the handler when its client is gone.
+// Queues the bytes of an answer for the connection, within the limits, and notifies the handler when its client is
+// gone.
 #include "serve/http/exchange.h"
 
 #include <utility>

@@ -1,5 +1,5 @@
-// The head is handed to Beast as a whole: what its limit of the head bounds, and what it makes of folded lines, differs
-// between versions of Boost.
+// Passes the head to Beast as a whole, because versions of Boost differ in what the limit of the head covers and in
+// folded lines.
 #include "serve/http/request_parser.h"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ using ErrorCode = boost::beast::error_code;
 // Beside the target, a request line has a method and a version.
 constexpr size_t kRestOfRequestLine = 64;
 
-// Fields whose meaning is lost where they stand twice: two readers of the request could believe different ones.
+// Fields that may occur only once, because two readers of the request could use different values.
 bool must_stand_once(std::string_view name) {
   constexpr std::string_view kNames[] = {
       "host", "content-length", "transfer-encoding", "authorization", "origin", "content-type", "expect"};
@@ -45,7 +45,7 @@ class RequestParser::Beast final : public beast::basic_parser<true> {
     skip(true);                                               // bodies are read by BodyReader
   }
 
-  // What Beast's error means for the client, unless one of the functions below has said it.
+  // The answer to the client for Beast's error, unless one of the functions below has set it.
   void explain(const ErrorCode& error) {
     if (refusal) return;
     if (error == beast::error::bad_version)
@@ -121,7 +121,7 @@ class RequestParser::Beast final : public beast::basic_parser<true> {
   void on_response_impl(int, boost::beast::string_view, int, ErrorCode&) override {}
 
   const Limits& limits_;
-  std::string authority_;  // of an absolute target: it counts in place of Host
+  std::string authority_;  // of an absolute target, which replaces Host
 };
 
 RequestParser::RequestParser(const Limits& limits, std::shared_ptr<ByteBudget> bodies)
@@ -142,8 +142,8 @@ RequestParser::Result RequestParser::refuse(Response answer) {
   return {Step::kRefused, 0};
 }
 
-// Looks for the empty line after the head, and refuses what Beast should not see. `used` is the size of the head once
-// it is complete. The same bytes give the same result in whatever pieces they come.
+// Searches for the empty line after the head, and refuses bytes that Beast should not see. `used` is the size of the
+// complete head. The result does not depend on how the bytes are cut into pieces.
 RequestParser::Result RequestParser::find_head(std::string_view bytes) {
   const std::string_view allowed = bytes.substr(0, limits_.max_header_bytes);
   const size_t max_request_line = limits_.max_target_bytes + kRestOfRequestLine;

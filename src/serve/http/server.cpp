@@ -35,15 +35,15 @@ using boost::system::error_code;
 using tcp = asio::ip::tcp;
 using Clock = std::chrono::steady_clock;
 
-// Of the kernel's memory for each connection, beside what the limits count.
+// The kernel's buffers of each connection, which the limits do not count.
 constexpr int kSocketBufferBytes = 256 << 10;
 // Clients that vanish without a word, such as a laptop that was closed, are noticed after about a minute.
 constexpr int kSilentSeconds = 30, kProbeSeconds = 10, kProbes = 3;
-// Before the next connection is taken, where there are no descriptors or no memory for it.
+// The pause before the next accept() if there were no descriptors or no memory.
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
 void set_option(tcp::socket& socket, int level, int name, int value) {
-  ::setsockopt(socket.native_handle(), level, name, &value, sizeof(value));  // what fails is a defence less
+  ::setsockopt(socket.native_handle(), level, name, &value, sizeof(value));  // an error only weakens a defence
 }
 
 void set_options(tcp::socket& socket, std::chrono::milliseconds send_time) {
@@ -57,7 +57,7 @@ void set_options(tcp::socket& socket, std::chrono::milliseconds send_time) {
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(send_time.count()));
 }
 
-// Whether the other side closed the connection or broke it, although unread bytes stand before that news.
+// Whether the other side closed the connection or broke it, even if unread bytes precede that.
 bool has_hung_up(tcp::socket& socket) {
   tcp_info info{};
   socklen_t size = sizeof(info);
@@ -93,7 +93,7 @@ struct Server::Impl {
   asio::steady_timer accept_pause{io};
   std::array<char, 64 << 10> buffer{};  // for whichever connection is read
   std::unordered_set<std::shared_ptr<Link>> links;
-  std::thread thread;  // the only one to use what is above while it runs
+  std::thread thread;  // while it runs, only it uses the members above
 
   std::atomic<size_t> exchanges = 0;
   std::atomic<uint64_t> refused = 0;
@@ -102,7 +102,7 @@ struct Server::Impl {
   size_t connections = 0;  // guarded by mutex
 };
 
-// A connection with its socket and its timer. Whatever waits for one of these holds the link.
+// A connection with its socket and its timer. Pending operations on these hold the link.
 class Server::Impl::Link : public std::enable_shared_from_this<Link> {
  public:
   Link(Impl& server, tcp::socket socket, std::string peer)
@@ -118,7 +118,7 @@ class Server::Impl::Link : public std::enable_shared_from_this<Link> {
     change([](Connection&, Clock::time_point) {});
   }
 
-  // Lets something happen to the connection, and does what follows from it.
+  // Passes an event to the connection, and performs the resulting reads and writes.
   template <class F>
   void change(F&& what) {
     if (!socket_.is_open()) return;
@@ -206,7 +206,7 @@ void Server::Impl::Link::read() {
   });
 }
 
-// The timer is moved only where it would ring too late; where it rings too early, it is set again.
+// The timer is moved only if it would expire too late. If it expires too early, it is set again.
 void Server::Impl::Link::arm() {
   Clock::time_point next = connection_->deadline();
   if (connection_->paused()) next = std::min(next, Clock::now() + server_.shared->limits.hang_up_look_time);
