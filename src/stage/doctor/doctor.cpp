@@ -14,11 +14,11 @@ namespace lfm2 {
 
 namespace {
 
-// The size of a transfer of the link measurement where no shards tell the size of a micro-batch, and the largest size.
+// The size of a transfer in the link measurement if no shards determine a micro-batch's size, and the largest size.
 constexpr int64_t kTransferTokens = 512, kTransferRowBytes = 4096;
 constexpr int64_t kMaxTransferBytes = int64_t{16} << 20;
 
-// How long a rank whose trial failed waits for the others, whose trials may have to time out first; 0: forever.
+// How long a rank whose trial failed waits for other ranks, whose trials may have to time out first; 0: forever.
 double trial_timeout(const Options& options) {
   if (options.timeout_seconds == 0) return 0;
   return 3 * options.timeout_seconds + (options.device == DeviceChoice::kCpu ? 0 : kStartTimeout);

@@ -1,4 +1,4 @@
-// From the system, the libraries and the shards.
+// Gathers facts from the system, the libraries and the shards.
 #include "stage/doctor/doctor_facts.h"
 
 #include <sched.h>
@@ -86,7 +86,7 @@ void find_gpu([[maybe_unused]] RankFacts& facts, [[maybe_unused]] const MpiWorld
 #endif
 }
 
-// As Job does it for the built-in job.
+// As in the built-in job.
 void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world) {
   ShardSet shards = ShardSet::open(options.weights);
   leave_out_unneeded(shards, options.results);
@@ -108,7 +108,7 @@ void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world
   const BatchPlan plan = MicroBatches(offsets, {}, share, {options.micro_batch, target}).plan();
   const DType compute = shards.choose_dtype(options.dtype);
   shards.choose_cache_dtype(options.cache_dtype, compute);
-  // Of the results' kinds doctor knows --score, where nearly every position is a row, and --hidden.
+  // Of the kinds of results, doctor knows only --score, where nearly every position is a row, and --hidden.
   const int64_t rows = options.results.score ? plan.max_tokens : plan.max_rows(options.results);
   const StageMemory cost = stage_memory(shards, pieces, compute, plan.max_tokens, rows);
   const auto buffers = static_cast<uint64_t>(Schedule(shape, stage, plan.micro_batches).buffers());

@@ -1,4 +1,4 @@
-// The diagnoses: one function for each thing that may be wrong with a machine or a launch.
+// The diagnoses: one function for each possible fault of a machine or a launch.
 #include "stage/doctor/doctor_findings.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace lfm2 {
 
 namespace {
 
-// /dev/shm that a rank needs: NCCL's buffers between GPUs without a direct link.
+// The space that a rank needs in /dev/shm: NCCL's buffers between GPUs without a direct link.
 constexpr uint64_t kShmOfGpuRank = uint64_t{64} << 20;
 // Open MPI's shared segment of a rank is 4 MiB; twice that leaves room.
 constexpr uint64_t kShmOfCpuRank = uint64_t{8} << 20;
@@ -36,7 +36,7 @@ std::string ranks_text(const std::vector<size_t>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + list;
 }
 
-// Where the hosts do not all have the same value: "x on a; y on b, c". Empty where they have.
+// If hosts differ in a value: "x on a; y on b, c". Empty if all hosts agree.
 std::string differences(const Examination& e, const std::function<std::string(size_t)>& value_of) {
   std::map<std::string, std::vector<std::string>> hosts_of;
   for (size_t rank = 0; rank < e.ranks.size(); ++rank) {
@@ -64,7 +64,7 @@ void look_at_launch(const Examination& e, Findings& found) {
 }
 
 void look_at_problems(const Examination& e, Findings& found) {
-  // Keyed by the text, so that a problem that many ranks have is one finding.
+  // Keyed by the text, so that a problem of many ranks is one finding.
   std::map<std::string, std::vector<size_t>> ranks_of;
   for (size_t rank = 0; rank < e.ranks.size(); ++rank)
     for (const std::string& problem : e.ranks[rank].problems) ranks_of[problem].push_back(rank);
@@ -78,7 +78,7 @@ void look_at_problems(const Examination& e, Findings& found) {
 }
 
 void look_at_shards(const Examination& e, Findings& found) {
-  // Stands for ranks without shards, whose missing shards are reported as a separate problem.
+  // The placeholder of ranks without shards, whose missing shards are reported as a separate problem.
   std::string any;
   for (const RankFacts& rank : e.ranks)
     if (any.empty()) any = rank.split_id;
@@ -105,7 +105,7 @@ void look_at_versions(const Examination& e, Findings& found) {
 void look_at_devices(const Examination& e, Findings& found) {
   const std::string kinds = differences(e, [&](size_t rank) {
     if (e.trials.empty()) return std::string();
-    // Its last part is the instruction set of a CPU or the name of a GPU.
+    // The last part is the instruction set of a CPU or the name of a GPU.
     const std::string& device = e.trials[rank].device;
     return device.substr(device.find_last_of(',') + 1);
   });

@@ -8,16 +8,16 @@ namespace lfm2 {
 
 namespace {
 
-// It polls for messages without a pause for as long as a step may take.
+// The time for which a stage polls for messages without a pause, about the longest time of a step.
 constexpr Wait::Pace kOnGpu{.eager_seconds = 0.02, .longest_nap = kGpuNap};
-// On CPUs a token waits for every rank in turn, and all that they are late adds up.
+// On CPUs a token waits for every rank in turn, so the delays of all ranks add up.
 constexpr Wait::Pace kOnCpu{.nap_share = 1.0 / 256};
-// While there is nothing to do, the first stage looks for requests again after every kIdleNap. Every kIdleWord seconds
-// it sends an empty step, so that no watchdog takes the silence for a stall.
+// While there are no requests, the first stage checks for new ones every kIdleNap. Every kIdleWord seconds it sends an
+// empty step, so that no watchdog mistakes the silence for a stall.
 constexpr auto kIdleNap = std::chrono::microseconds(200);
 constexpr double kIdleWord = 0.1;
 
-// A stage's times, as it tells the first one.
+// A stage's times, as it reports them to the first stage.
 struct TimesMessage {
   int64_t stage = 0;
   double busy = 0, total = 0;
@@ -73,7 +73,8 @@ void Generator::idle() {
   std::this_thread::sleep_for(kIdleNap);
 }
 
-// The other stages tell the first one, and that the source of requests. What comes late is told the next time.
+// Other stages report their times to the first stage, which passes them to the source of requests. A late report waits
+// for the next time.
 void Generator::share_times() {
   const double now = steady_seconds();
   if (plan_.times_interval == 0 || now - times_shared_ < plan_.times_interval) return;
@@ -100,7 +101,7 @@ Step Generator::receive_step() {
   return from_words<Step>(words);
 }
 
-// The first stage decides what the next step is and tells the others. They receive it.
+// The first stage composes the next step and sends it to the other stages, which receive it here.
 ScheduledStep Generator::next_step() {
   ScheduledStep scheduled;
   if (!links_.first()) {
@@ -132,7 +133,7 @@ ScheduledStep Generator::next_step() {
   for (const Admission& one : scheduled.step.admitted)
     first_->token_time[static_cast<size_t>(one.slot)] = first_->last_message;
   links_.control->send_step(to_words(scheduled.step));
-  if (scheduled.step.end)  // after a stop, tokens of the steps in flight are still to come
+  if (scheduled.step.end)  // after a stop, the steps in flight still return their tokens
     while (scheduler.in_flight()) wait_for_tokens();
   return scheduled;
 }
@@ -150,7 +151,7 @@ void Generator::collect_results() {
   while (!unread_.empty() && runner_.computed(unread_.front().buffer).done()) {
     const Unread one = std::move(unread_.front());
     const double start = steady_seconds();
-    const RankActivity before = links_.watchdog.activity();  // a wait calls this: its stamp is put back below
+    const RankActivity before = links_.watchdog.activity();  // a wait calls this, so its stamp is restored below
     run_.enter(Phase::kWrite, {one.step});
     links_.control->send_tokens(
         to_words(completions_->on_results(one.samples, runner_.results(one.buffer, one.results))));
@@ -171,7 +172,7 @@ StepSamples Generator::samples_of(const StepArrays& arrays) const {
   return samples;
 }
 
-// Runs a step that has entries. Its arrays are in `arrays`.
+// Runs a step with entries, whose arrays are in `arrays`.
 void Generator::run_step(const ScheduledStep& scheduled, StepArrays& arrays) {
   const int64_t step = counts_.steps;
   const int buffer = static_cast<int>(step % kBuffers);

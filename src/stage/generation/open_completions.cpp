@@ -12,7 +12,7 @@ namespace lfm2 {
 
 namespace {
 
-// Rows [first, first + count) of the log-probabilities beside tokens; of each row the first `columns`.
+// Rows [first, first + count) of the top logprobs, and the first `columns` of each row.
 void append_top(const StepResults::Tokens& tokens, int64_t first, int64_t count, int64_t columns,
                 std::vector<int32_t>& ids, std::vector<float>& log_probs) {
   for (int64_t row = first; row < first + count && columns > 0; ++row) {
@@ -41,7 +41,7 @@ void OpenCompletions::apply(const Step& step) {
     const auto [found, is_new] = open_.try_emplace(request.sample);
     Open& open = found->second;
     expect(drawn == open.completion.token_ids.size(), "OpenCompletions: a sequence comes back with another text");
-    if (drawn == 0) {  // the completion begins; after a preemption, again
+    if (drawn == 0) {  // opens the completion, after a preemption again
       open.completion.prompt = {};
       open.completion.error = {};
       open.rows.reset();
@@ -60,8 +60,8 @@ void OpenCompletions::apply(const Step& step) {
   }
 }
 
-// Whether the completion ends with this token, the newest one. Tested before the sequence continues, so no token
-// follows a stop text.
+// Whether the completion ends with its newest token. This is tested before the sequence continues, so no token follows
+// a stop text.
 bool OpenCompletions::stops(Open& open, int32_t token) const {
   Completion& completion = open.completion;
   if (open.stop) {
@@ -127,7 +127,7 @@ std::vector<DrawnToken> OpenCompletions::on_results(const StepSamples& samples, 
   for (size_t i = 0; i < samples.drawn.size(); ++i) {
     DrawnToken& drawn = told.emplace_back(DrawnToken{.token = results.drawn.ids.as<const int32_t>()[i]});
     const auto found = open_.find(samples.drawn[i]);
-    if (found == open_.end()) continue;  // it was fed once too often: see Scheduler
+    if (found == open_.end()) continue;  // the extra token of an ended sequence: see Scheduler
     Open& open = found->second;
     Completion& completion = open.completion;
     const auto row = static_cast<int64_t>(i);
@@ -162,7 +162,7 @@ std::vector<DrawnToken> OpenCompletions::on_results(const StepSamples& samples, 
   return told;
 }
 
-// Hands on the completion, or, of several choices, the last one that ends hands on all.
+// Passes on the completion. If it has several choices, passes on all of them when the last one ends.
 void OpenCompletions::finish(Open open) {
   Completion whole = std::move(open.completion);
   if (open.request.prefill_only) {

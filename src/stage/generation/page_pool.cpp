@@ -33,7 +33,7 @@ int32_t PagePool::allocate() {
   return page;
 }
 
-// The page, which is kept and which nobody holds, is free again.
+// Frees a kept page that no sequence holds.
 void PagePool::forget(int32_t page) {
   Page& forgotten = at(page);
   auto [one, end] = found_by_.equal_range(hash_(forgotten.before, forgotten.tokens));
@@ -87,7 +87,7 @@ void PagePool::release(std::span<const int32_t> pages) {
 KeptPrefix PagePool::keep(int32_t page, KeptPrefix before, std::span<const int32_t> tokens) {
   Page& kept = at(page);
   expect(kept.holders == 1 && kept.number == 0 && tokens.size() == positions_, "PagePool: a page that cannot be kept");
-  // The page before may have been forgotten meanwhile, where another sequence had computed it.
+  // The previous page may have been reused meanwhile if another sequence had computed it.
   if (!keeps_ || before.number < 0 || (before.number > 0 && at(before.page).number != before.number)) return kBroken;
   if (const int32_t same = find(before.number, tokens); same >= 0) return {.number = at(same).number, .page = same};
   kept.number = ++newest_;

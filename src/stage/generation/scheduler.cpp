@@ -1,4 +1,4 @@
-// Sequences that decode go into a step before prompts do, and prompts go in the order of their requests.
+// Decoding sequences enter a step before prompts, and prompts enter in the order of their requests.
 #include "stage/generation/scheduler.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ Scheduler::Scheduler(RequestSource& source, ScheduleLimits limits)
 
 bool Scheduler::finished() const { return active_ == 0 && waiting_.empty() && source_.ended(); }
 
-// Every change of the state of a sequence in a slot. One that leaves anyway is no victim, but takes the place of one.
+// Makes every change of state of a sequence in a slot. A leaving sequence is never the victim; it replaces one.
 void Scheduler::enter(int32_t slot, State state) {
   if (state == State::kVictim)
     for (Sequence& other : sequences_)
@@ -42,8 +42,8 @@ Scheduler::Sequence Scheduler::release(int32_t slot) {
   return sequence;
 }
 
-// Frees the sequence slot and the pages of a sequence, which then waits again in its old place. All its tokens that the
-// prefix cache no longer has by then will be fed again, which gives the same bits.
+// Frees the sequence slot and the pages of a sequence, which then waits again in its old position. Its tokens are
+// computed again, except those still in the prefix cache, with the same bits.
 void Scheduler::preempt(int32_t slot) {
   enter(slot, State::kPreempted);
   Sequence sequence = release(slot);
@@ -55,8 +55,7 @@ void Scheduler::preempt(int32_t slot) {
   ++preemptions_;
 }
 
-// Releases sequences that were cancelled. Those in a step that is in flight are released by on_tokens() when it has
-// come back.
+// Releases cancelled sequences. If a step in flight has one, on_tokens() releases it when that step returns.
 void Scheduler::release_cancelled() {
   for (const int32_t sample : source_.cancelled()) {
     const auto is_it = [&](const Sequence& one) { return one.request.sample == sample; };
@@ -73,7 +72,7 @@ void Scheduler::release_cancelled() {
   }
 }
 
-// Releases a sequence that has ended or was cancelled, unless a step in flight has it.
+// Releases an ended or cancelled sequence, unless it is in a step in flight.
 void Scheduler::release_unwanted(int32_t slot) {
   const State state = at(slot).state;
   if (at(slot).in_flight > 0 || (state != State::kEnded && state != State::kCancelled)) return;
@@ -81,14 +80,14 @@ void Scheduler::release_unwanted(int32_t slot) {
   if (state == State::kCancelled) left_.dropped.push_back(sample);
 }
 
-// The sequence slot of the youngest sequence, of which there is one at least.
+// The sequence slot of the youngest sequence; there is at least one.
 int32_t Scheduler::youngest() const {
   const auto number = [](const Sequence& one) { return one.state == State::kFree ? -1 : one.number; };
   return static_cast<int32_t>(std::ranges::max_element(sequences_, {}, number) - sequences_.begin());
 }
 
-// Whether the caches have a place for the next token of the sequence, whose turn it is. If no page is left, this
-// preempts younger sequences, or the sequence itself.
+// Whether the caches have room for the next token of the sequence. If no page is left, preempts younger sequences, or
+// the sequence itself.
 bool Scheduler::has_page_for_next(Step& step, int32_t slot) {
   Sequence& sequence = at(slot);
   const bool is_victim = sequence.state == State::kVictim,
@@ -135,7 +134,7 @@ bool Scheduler::give_pages(Sequence& sequence, Step& step) {
   return true;
 }
 
-// Keeps the pages whose last token has come and is part of a step: all later steps may read them, no earlier step may.
+// Keeps the pages that are full by this step: all later steps may read them, no earlier step may.
 void Scheduler::keep_full_pages(Sequence& sequence) {
   const int64_t page = limits_.caches.page_size, known = std::min(sequence.num_computed, std::ssize(sequence.tokens));
   for (; (sequence.full + 1) * page <= known; ++sequence.full) {
@@ -171,7 +170,7 @@ std::optional<Scheduler::Sequence> Scheduler::next_waiting() {
   return sequence;
 }
 
-// Admits the sequence that has waited longest, where there is room for it.
+// Admits the sequence that has waited longest, if there is room.
 bool Scheduler::admit(Step& step) {
   if (free_slots_.empty()) return false;
   std::optional<Sequence> sequence = next_waiting();
@@ -190,7 +189,7 @@ bool Scheduler::admit(Step& step) {
                                                         .num_cached = static_cast<int32_t>(sequence->num_computed),
                                                         .request = sequence->request,
                                                         .pages = sequence->pages});
-  if (sequence->num_tokens > sequence->prompt) {  // what is asked about the prompt has gone out with the first token
+  if (sequence->num_tokens > sequence->prompt) {  // results of the prompt were returned with the first token
     one.request.prompt_log_probs = false;
     one.request.hidden = Hidden::kNone;
   } else if (one.request.prompt_log_probs || one.request.echo) {
@@ -253,7 +252,7 @@ std::optional<ScheduledStep> Scheduler::next() {
   return compose(std::move(step), std::move(singles), chunks);
 }
 
-// The next `count` tokens of a sequence; the newest one may not have come back.
+// Appends the next `count` tokens of a sequence. The newest one may not have returned yet.
 void Scheduler::append_ids(const Sequence& sequence, int32_t count, std::vector<int32_t>& ids) {
   if (sequence.num_computed == std::ssize(sequence.tokens)) {
     expect(count == 1 && sequence.awaited == 1, "Scheduler: a token is fed that nobody draws");

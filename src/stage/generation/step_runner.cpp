@@ -1,5 +1,5 @@
 // The arrays of a step (ids, positions, pages, rules) reach the device in one copy, on a GPU while the step before is
-// computed. A step of nothing but decoding is replayed from a recording where its shape comes often.
+// computed. A pure decode step of a frequent shape is replayed from a recording.
 #include "stage/generation/step_runner.h"
 
 #include <algorithm>
@@ -13,11 +13,11 @@ namespace {
 // one recording serves many steps.
 constexpr int64_t kLengthStep = 1024;
 constexpr size_t kMaxRecordings = 256;
-// A shape is recorded when it comes for this time. Recording takes as long as several steps, and while sequences end
-// one after the other most shapes never come again.
+// A shape is recorded at this occurrence. Recording takes as long as several steps, and while sequences end one by one
+// most shapes never occur again.
 constexpr int64_t kRecordedTime = 4;
 
-// Tokens that the tails of a step have at most.
+// The most kept tokens of a step.
 int64_t tail_rows(const GenerationPlan& plan, const ModelConfig& config, LayerRange layers) {
   if (!prunes_tokens(config, layers)) return 0;
   return std::min(plan.max_tokens(), plan.limits.max_sequences * plan.tail_length(config));
@@ -130,7 +130,7 @@ void StepRunner::allocate_adjustments(int64_t rows) {
                                                 adjustments_.edits.at(0).bytes());
 }
 
-// Last stage: the edits of sequences that begin are copied to their rows.
+// Last stage: copies the edits of new sequences to their rows.
 void StepRunner::upload_edits(const StepArrays& arrays, const StepBuffer& buffer) {
   std::byte* staging = buffer.edits.data();
   for (const auto& [slot, edits] : arrays.edits) {
@@ -160,7 +160,7 @@ void StepRunner::upload(const StepArrays& arrays, const std::vector<int32_t>& id
   count_prefixes(arrays, buffer);
 }
 
-// Last stage: the tokens that sequences have from the prefix cache are counted before the first ones that they feed.
+// Last stage: counts the tokens of cached prefixes before a sequence's first computed tokens.
 void StepRunner::count_prefixes(const StepArrays& arrays, const StepBuffer& buffer) {
   const StepArrays::Prefixes& prefixes = arrays.prefixes;
   if (prefixes.ids.empty()) return;
@@ -195,7 +195,7 @@ void StepRunner::compute(const Layout& layout, const StepBuffer& buffer) {
   if (links_.last()) give_results(layout, own.result(), buffer);
 }
 
-// Last stage: where the tokens lie that the newest step has drawn.
+// Last stage: the tokens drawn by the newest step.
 Tensor StepRunner::drawn_ids() const { return Tensor(results_.data(), DType::kI32, {plan_.limits.max_sequences}); }
 
 void StepRunner::give_results(const Layout& layout, const Tensor& residual, const StepBuffer& buffer) {
@@ -217,7 +217,7 @@ void StepRunner::give_results(const Layout& layout, const Tensor& residual, cons
   }
 }
 
-// The log-probabilities of tokens of prompts. Of all positions of a step, logits are never there at a time.
+// Computes the log-probabilities of prompt tokens. The logits of all positions of a step are never in memory at a time.
 void StepRunner::score(const Layout& layout, const Tensor& residual, const StepResults& results) {
   Ops& ops = links_.backend.ops();
   for (int64_t first = 0; first < layout.results.scored; first += kHeadRows) {
@@ -252,7 +252,7 @@ void StepRunner::draw(const Layout& layout, const Tensor& residual, const StepRe
   }
 }
 
-// Null while the shape has not come often enough.
+// Null until the shape has occurred often enough.
 Recording* StepRunner::recording_of(const Shape& shape, const Layout& layout, const StepBuffer& buffer,
                                     const std::function<void()>& wait_until_computed) {
   if (recordings_.size() >= kMaxRecordings && !recordings_.contains(shape)) {

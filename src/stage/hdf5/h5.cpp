@@ -14,17 +14,17 @@ std::string library_message() {
   std::string text;
   const auto visit = [](unsigned, const H5E_error2_t* record, void* into) -> herr_t {
     *static_cast<std::string*>(into) = fmt::format("{} ({})", record->desc, record->func_name);
-    return 1;  // upward from the innermost record, of which alone the text is kept
+    return 1;  // upward from the innermost record; only its text is kept
   };
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, visit, &text);
   H5Eclear2(H5E_DEFAULT);
-  // The library puts the text of ctime() into messages, which ends with a newline.
+  // The library's messages contain the text of ctime(), which ends with a newline.
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text.empty() ? "HDF5 gave no reason" : text;
 }
 
 // Must come before any other call of the library. The library's own clean-up at exit crashes after a failed write (a
-// full disk). It has nothing to do here, since every file is closed by its owner.
+// full disk). It is not needed, since every file is closed by its owner.
 void silence_library() {
   H5dont_atexit();
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
@@ -64,12 +64,12 @@ void File::fail(ExitCode code, const std::string& what) const {
   throw Error(code, fmt::format("{}: {}: {}", path_.string(), what, library_message()));
 }
 
-// Opens by descriptor, not by name: another file may have taken the name since the scan.
+// Opens by descriptor, because the name may belong to another file since the scan.
 File File::open(const CheckedFile& file) {
   silence_library();
   H5PLset_loading_state(0);  // no filters from plugins: they are code that the file chooses
   const Id access{H5Pcreate(H5P_FILE_ACCESS), H5Pclose};
-  H5Pset_file_locking(access.get(), true, true);  // not where the file system has no locks
+  H5Pset_file_locking(access.get(), true, true);  // without a lock if the file system has none
   Id id{H5Fopen(fmt::format("/proc/self/fd/{}", file.descriptor()).c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose};
   if (!id)
     throw Error(ExitCode::kData,
@@ -206,7 +206,8 @@ void File::write_texts(const std::string& name, int64_t count, const std::functi
   }
 }
 
-// Opens the dataset with room for a row of its chunks, so that each is unpacked once where rows are read in order.
+// Opens the dataset with a cache for a row of its chunks, so that each chunk is unpacked once if rows are read in
+// order.
 const Id& File::dataset_in_chunks(const std::string& name) const {
   const auto [found, is_new] = in_chunks_.try_emplace(name);
   if (!is_new) return found->second;
@@ -220,7 +221,7 @@ const Id& File::dataset_in_chunks(const std::string& name) const {
   if (H5Pget_chunk(creation.get(), rank, chunk.data()) < 0 ||
       H5Sget_simple_extent_dims(space.get(), dims.data(), nullptr) < 0)
     fail(ExitCode::kData, fmt::format("the chunks of dataset {} are not known", name));
-  // Whatever the file says of its shape, the cache has a bound: one chunk, or 1 GiB.
+  // Whatever shape the file claims, the cache is at most one chunk or 1 GiB.
   constexpr hsize_t kMaxCacheBytes = hsize_t{1} << 30, kMaxSlots = hsize_t{1} << 20;
   hsize_t chunks = 1, bytes = H5Tget_size(type.get()) * chunk[0];  // the library has checked that a chunk has < 4 GiB
   for (size_t axis = 1; axis < axes; ++axis) {
@@ -230,7 +231,7 @@ const Id& File::dataset_in_chunks(const std::string& name) const {
   const hsize_t cached = std::max(std::min(chunks * bytes, kMaxCacheBytes), bytes);
   constexpr hsize_t kSlotsOfAChunk = 100, kPrime = 521;  // as the library's manual advises
   const Id access{H5Pcreate(H5P_DATASET_ACCESS), H5Pclose};
-  plain = {};  // while it is open, the cache is the one that it was opened with
+  plain = {};  // an open dataset keeps the cache with which it was opened
   H5Pset_chunk_cache(access.get(), std::min(chunks * kSlotsOfAChunk, kMaxSlots) + kPrime, cached, 1);
   found->second = Id{H5Dopen2(file_.get(), name.c_str(), access.get()), H5Dclose};
   return found->second;

@@ -130,7 +130,7 @@ Block Blocks::read(uint64_t address, uint64_t bytes, const std::string& what) {
 
 void Blocks::verify(std::span<const std::byte> block, uint32_t stored, uint64_t address,
                     const std::string& what) const {
-// Fuzzing accepts any checksum, else no changed byte would get further than here.
+// Fuzzing accepts any checksum, because mutated input would otherwise never pass this point.
 #ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
   stored = metadata_checksum(block);
 #endif

@@ -24,7 +24,7 @@ FractalHeap::FractalHeap(Blocks& blocks, uint64_t address, size_t id_bytes, cons
   const Block header = blocks_.read_checked(address, kHeapHeaderBytes, what_);
   Cursor cursor(header, blocks_.where(address, what_));
   cursor.expect_signature("FRHP", 0);
-  // Given ids of another length, the library would read them as something else: from 17 bytes on, as addresses.
+  // The library would misread ids of another length, from 17 bytes on as addresses.
   if (const uint16_t found = cursor.u16(); found != id_bytes)
     cursor.refuse(fmt::format("ids of {} bytes, expected {}", found, id_bytes));
   if (cursor.u16() != 0) cursor.refuse("its blocks have filters");
@@ -93,7 +93,7 @@ void FractalHeap::read_direct(uint64_t address, uint64_t heap_offset, uint64_t b
   cursor.expect_signature("FHDB", 0);
   if (cursor.u64() != address_ || cursor.number(offset_bytes_) != heap_offset)
     cursor.refuse("belongs to another heap or another place in it");
-  if (direct_checksums_) {  // the checksum covers the block with zeros in the place of the checksum
+  if (direct_checksums_) {  // the checksum covers the block with its own bytes as zeros
     const size_t at = cursor.position();
     const uint32_t stored = cursor.u32();
     std::fill_n(block.begin() + static_cast<ptrdiff_t>(at), kChecksumBytes, std::byte{0});

@@ -52,7 +52,7 @@ class HeaderReader {
   std::vector<Chunk> chunks_;  // parts of the header that continuation messages point to
 };
 
-// Takes the body of a message from `cursor`, and keeps it where a reader of the header needs its type.
+// Reads the body of a message from `cursor`, and keeps it if a reader of the header needs its type.
 void HeaderReader::read_message(Cursor& cursor, RawMessage message, size_t bytes) {
   const auto body = cursor.read(bytes);
   switch (message.type) {

@@ -57,7 +57,7 @@ void LinkReader::add_hard(const std::string& name, uint64_t address, const std::
     throw Error(ExitCode::kData, fmt::format("{}: \"{}\" stands twice", where, name));
 }
 
-// Passes by a link that is not hard. Error(kData) where the rules want its name.
+// Skips a link that is not hard. Error(kData) if the rules ask for its name.
 void LinkReader::pass_by(const std::string& name) const {
   if (rules_.wants(name))
     throw Error(ExitCode::kData, fmt::format("{}: \"{}\" is a soft or external link, expected only datasets",

@@ -154,7 +154,7 @@ void check_fill_value(const RawMessage& message, uint64_t type_bytes, const std:
   cursor.skip(bytes);
 }
 
-// The body of the only message of this type. Error(kData) where there is none, or more than one.
+// The body of the only message of this type. Error(kData) if there is none or more than one.
 Cursor only(const ObjectHeader& header, MessageType type, const char* what) {
   const RawMessage* found = nullptr;
   for (const RawMessage& message : header.messages) {
@@ -266,7 +266,7 @@ void DatasetReader::read_chunked(Cursor& layout, uint8_t version) {
 
 void DatasetReader::check_chunks(Cursor& layout, size_t rank, size_t extent_bytes) const {
   constexpr uint64_t kMaxChunk = uint64_t{1} << 32;
-  // Limit for the bytes that one stored byte unfolds to; deflate reaches 1032.
+  // The limit of expansion: bytes for each stored byte. Deflate reaches 1032.
   constexpr uint64_t kMaxDeflated = 1100;
   std::vector<uint64_t> chunk(rank);
   for (uint64_t& extent : chunk) extent = layout.number(extent_bytes);

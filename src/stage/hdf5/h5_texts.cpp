@@ -15,7 +15,7 @@ constexpr uint64_t kMaxCollection = uint64_t{1} << 28;
 constexpr size_t kReferenceBytes = 4 + 8 + 4;
 constexpr const char* kHeap = "the global heap";
 
-// What NULs or spaces fill up, as the type says.
+// The text without its padding of NULs or spaces, according to the type.
 std::string without_padding(std::string text, ScannedType::Padding padding) {
   if (padding == ScannedType::Padding::kNulAtEnd) {
     text.resize(std::min(text.find('\0'), text.size()));
@@ -63,7 +63,7 @@ std::string TextReader::variable_text(Cursor& element) {
     blocks_.refuse(
         object.first, kHeap,
         fmt::format("a string of {} bytes, expected at most {}", length, std::min(object.bytes, kMaxStringBytes)));
-  // The library stores each string in a separate object. Many that share one would be longer than any file.
+  // The library stores each string in a separate object. If many strings shared one, their total could exceed any file.
   variable_bytes_ += length;
   if (variable_bytes_ > file_.size()) blocks_.refuse(object.first, kHeap, "strings share their bytes");
   Block text(length);

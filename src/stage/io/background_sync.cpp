@@ -1,4 +1,4 @@
-// The thread that syncs, and the hand-over of its errors.
+// The syncing thread, and the transfer of its errors.
 #include "stage/io/background_sync.h"
 
 #include <utility>

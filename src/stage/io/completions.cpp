@@ -1,4 +1,4 @@
-// Completions are written as they finish and put into the samples' order at the end.
+// Completions are written as they finish, and sorted by sample at the end.
 #include "stage/io/completions.h"
 
 #include <array>
@@ -34,7 +34,7 @@ class AppendedCompletions : public CompletionFile {
   void append(const Completion& completion, std::span<const std::byte> bytes) {
     partial_.append(completion.sample, 1, bytes, CompletionHash::of(completion));
   }
-  // Whether the bytes that the record names can be a completion.
+  // Whether the record's bytes can be a completion.
   virtual bool fits(const JournalRecord&) const { return true; }
 
   PartialFile partial_;
@@ -114,8 +114,8 @@ class H5Completions : public AppendedCompletions {
     file.set_attribute("finish_reasons", "0 stop, 1 length, 2 error");
     write_facts(file, job_.facts);
     file.close();
-    // The data are written without the library, at the offsets that it gave, after it has written its metadata and
-    // closed.
+    // The data are written without the library, at the offsets that it assigned, after it has written its metadata and
+    // closed the file.
     const FileDescriptor raw = open_for_writing(pending.temporary_path());
     std::vector<std::byte> bytes;
     for (size_t i = 0; i < parts.size(); ++i) {

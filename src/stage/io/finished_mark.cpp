@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char *kJob = "job", *kFound = "found", *kOutput = "output";
 
-// Of the output's content: its size, and when it changed. Null where there is no output.
+// The output's size and modification time, which identify its content. Null if there is no output.
 Json state_of(const std::filesystem::path& output) {
   struct stat status {};
   if (::stat(output.c_str(), &status) != 0) return {};

@@ -120,13 +120,13 @@ Samples read_npy(const std::filesystem::path& path, const InputLimits& limits, c
   return samples;
 }
 
-// A file of integers. The HDF5 library opens it as `h5`, once it is needed.
+// A file of integers. The HDF5 library opens it as `h5` when it is first needed.
 struct IntegerFile {
   CheckedFile file;
   std::optional<h5::File> h5 = {};
 };
 
-// Rows [first, first + rows) of a dataset of integers. The HDF5 library reads what is in chunks, compact or big-endian.
+// Rows [first, first + rows) of a dataset of integers. The HDF5 library reads chunked, compact or big-endian data.
 std::vector<int64_t> read_integers(IntegerFile& input, const std::string& name, const h5::ScannedDataset& dataset,
                                    uint64_t first, uint64_t rows, hid_t memory = H5T_NATIVE_INT64) {
   const CheckedFile& file = input.file;
@@ -150,7 +150,7 @@ std::vector<int64_t> read_integers(IntegerFile& input, const std::string& name, 
   return integers_of(bytes, width, dataset.type.is_signed);
 }
 
-// A file may say that it holds more than it has bytes for: no memory is taken for that.
+// A file may claim more samples than it has bytes. No memory is allocated for the claim.
 void check_extent(const CheckedFile& file, const h5::ScannedDataset& dataset, uint64_t count) {
   if (dataset.storage != h5::ScannedDataset::Storage::kContiguous || count == 0) return;
   const std::string where = file.path().string();
@@ -160,8 +160,8 @@ void check_extent(const CheckedFile& file, const h5::ScannedDataset& dataset, ui
                                              where, count, end, file.size()));
 }
 
-// Of what tokenizers of Hugging Face write beside input_ids, a mask says how long samples are; whatever else would make
-// another job is refused.
+// Of the datasets that Hugging Face's tokenizers write beside input_ids, a mask gives the samples' lengths. Datasets
+// that would change the job are refused.
 void refuse_others(const h5::Scan& scan, bool flat, const std::filesystem::path& path) {
   for (const char* name : {"labels", "position_ids", "token_type_ids"})
     if (scan.datasets.contains(name))
@@ -174,8 +174,8 @@ void refuse_others(const h5::Scan& scan, bool flat, const std::filesystem::path&
     throw Error(ExitCode::kData, fmt::format("{}: attention_mask beside lengths, expected one of them", path.string()));
 }
 
-// How many tokens the samples [first, end) have of `columns`, where the file has an attention_mask [samples, columns]
-// of ones, then zeros, or lengths [samples]. Empty where it has neither.
+// The lengths of the samples [first, end), at most `columns` tokens, from an attention_mask [samples, columns] of ones,
+// then zeros, or from lengths [samples]. Empty if the file has neither.
 std::vector<int64_t> read_lengths(IntegerFile& input, const h5::Scan& scan, uint64_t first, uint64_t end,
                                   const std::vector<uint64_t>& dims) {
   const std::string path = input.file.path().string();
@@ -244,8 +244,8 @@ void read_names(IntegerFile& input, const h5::ScannedDataset& ids, uint64_t samp
   }
 }
 
-// What HDF5's own lock says: a file that is open for writing may hold zeros where its ids will be. File systems without
-// locks do not say it.
+// Checks HDF5's own lock: a file that is open for writing may contain zeros in place of ids. File systems without locks
+// do not show this.
 void refuse_while_written(const CheckedFile& file) {
   if (::flock(file.descriptor(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     throw Error(ExitCode::kData,
@@ -301,7 +301,8 @@ Samples read_h5(const std::filesystem::path& path, const InputLimits& limits, co
   };
   Samples samples{.ids = {}, .offsets = {0}};
   check_total(offset_of(samples_to_read), path.string());
-  if (samples_to_read > 0) read_integers(file, "input_ids", input_ids->second, 0, 0);  // its type, before any memory
+  if (samples_to_read > 0)
+    read_integers(file, "input_ids", input_ids->second, 0, 0);  // checks the type before it allocates memory
   check_extent(file.file, input_ids->second, offset_of(samples_to_read));
   samples.ids.reserve(offset_of(samples_to_read));
   for (uint64_t first = 0; first < samples_to_read;) {
@@ -340,7 +341,7 @@ ReadLine read_line(const Line& line, const LineContext& context, const LineReade
   }
 }
 
-// An answer says which line was refused, but not of which file: it is the same wherever the file lies.
+// An answer names the refused line but not the file, so that it does not depend on the file's place.
 std::string without_file(const std::string& error, const LineReader& reader) {
   const std::string file = reader.name() + ": ";
   return error.starts_with(file) ? error.substr(file.size()) : error;
@@ -401,14 +402,14 @@ Samples read_lines(LineReader& reader, const LineContext& context, int64_t max_s
   std::vector<ReadLine> read;
   std::span<const Line> lines;  // that were not read yet
   while (!enough(samples, limits)) {
-    // What is read of a line takes several times the line's own size: not many of them at a time.
+    // A parsed line needs several times the memory of its text, so few are parsed at a time.
     constexpr size_t kMaxLines = 8192;
     if (lines.empty()) lines = reader.next();
     if (lines.empty()) break;
     size_t count = std::min(lines.size(), kMaxLines);
     if (max_samples > 0) count = std::min(count, static_cast<size_t>(max_samples - samples.count()));
     read.assign(count, {});
-    // Some lines at a time: a short one is read faster than a thread takes it.
+    // Threads claim several lines at a time, because parsing a short line is faster than claiming it.
     constexpr size_t kLines = 16;
     threads.parallel_for((count + kLines - 1) / kLines, [&](size_t part, size_t) {
       for (size_t i = part * kLines; i < std::min(count, (part + 1) * kLines); ++i)

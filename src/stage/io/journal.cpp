@@ -86,7 +86,7 @@ std::vector<char> start_of(const CheckedFile& journal) {
   return start;
 }
 
-// Keeps files of another kind, and journals of another version, from being overwritten.
+// Prevents overwriting files of another kind and journals of another version.
 void expect_journal(const CheckedFile& journal) {
   const std::vector<char> start = start_of(journal);
   if (!begins_as_journal(start))
@@ -98,7 +98,7 @@ void expect_journal(const CheckedFile& journal) {
 }
 
 bool is_intact(Header header, const std::string& text) {
-// Fuzzing accepts any checksum, else no changed byte would get further than here.
+// Fuzzing accepts any checksum, because mutated input would otherwise never pass this point.
 #ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
   return true;
 #endif
@@ -125,7 +125,7 @@ JournalRecord to_record(const Words& words) {
 // Reads in pieces, because a damaged file may claim more records than memory holds.
 void read_records(const CheckedFile& journal, uint64_t begin, uint64_t most, JournalContent& content) {
   constexpr uint64_t kPiece = 4096;
-  // A record that is cut off was never whole.
+  // A truncated record was never complete.
   const uint64_t count = std::min(most, (journal.size() - begin) / sizeof(Words));
   std::vector<Words> piece;
   for (uint64_t first = 0; first < count; first += kPiece) {
@@ -146,8 +146,7 @@ std::filesystem::path journal_path(const std::filesystem::path& output, int64_t 
   return output.string() + (replica == 0 ? ".journal" : fmt::format(".journal.{}", replica));
 }
 
-// It is always the same, so that a run that is killed meanwhile leaves at most one such file, which the next run
-// overwrites.
+// The name is constant, so that a killed run leaves at most one such file, which the next run overwrites.
 std::filesystem::path new_journal_path(const std::filesystem::path& journal) { return journal.string() + ".new"; }
 
 std::vector<std::filesystem::path> journal_paths(const std::filesystem::path& output) {
@@ -163,8 +162,7 @@ std::vector<std::filesystem::path> journal_paths(const std::filesystem::path& ou
         name.find_first_not_of("0123456789", prefix.size()) == std::string::npos)
       paths.push_back(entry->path());
   }
-  // A folder that does not exist holds no journal. In a folder that cannot be listed, only the first replica's is
-  // looked for.
+  // A missing folder has no journal. In a folder that cannot be listed, only the first replica's journal is opened.
   if (error && error != std::errc::no_such_file_or_directory && error != std::errc::permission_denied)
     throw Error(ExitCode::kIo, fmt::format("{}: cannot be listed: {}", folder.string(), error.message()));
   std::sort(paths.begin(), paths.end());
@@ -187,7 +185,7 @@ std::optional<JournalContent> read_journal(const std::filesystem::path& file, in
   return content;
 }
 
-// The journals of further replicas describe the same job, and stand in where the first one's is damaged.
+// The journals of further replicas describe the same job, and replace the first replica's if that is damaged.
 std::optional<JournalContent> read_journals(const std::filesystem::path& output, int64_t most) {
   std::optional<JournalContent> all;
   for (const std::filesystem::path& path : journal_paths(output)) {
@@ -210,7 +208,7 @@ Json job_of(const JournalContent& content, const std::filesystem::path& file) {
 
 void leave_out_impossible(JournalContent& content, int64_t samples) {
   std::deque<JournalRecord>& records = content.records;
-  // In place: a stable sort would take half as much memory again.
+  // In place: a stable sort would need half the memory in addition.
   std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) {
     return std::tie(a.first, a.offset, a.count) < std::tie(b.first, b.offset, b.count);
   });

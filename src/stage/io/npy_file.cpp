@@ -18,7 +18,7 @@ using namespace std::string_view_literals;
 
 constexpr std::string_view kSpaces = " \t\n";
 
-// The text of an entry's value, with its quotes or brackets; "" where the entry is missing.
+// The text of an entry's value, with its quotes or brackets; "" if the entry is missing.
 std::string_view value_of(std::string_view header, std::string_view quoted_key) {
   size_t at = header.find(quoted_key);
   if (at == std::string_view::npos) return {};
@@ -32,7 +32,7 @@ std::string_view value_of(std::string_view header, std::string_view quoted_key) 
   return header.substr(at, stop - at + (end.size() == 1 ? 1 : 0));
 }
 
-// The numbers of "(2, 3)"; anything else gives no two numbers.
+// The numbers of "(2, 3)"; nothing for any other text.
 std::vector<uint64_t> numbers_of(std::string_view tuple) {
   std::vector<uint64_t> numbers;
   for (size_t at = 0; at < tuple.size();) {

@@ -23,8 +23,8 @@ namespace lfm2 {
 
 namespace {
 
-// Every run that resumes the file writes everything but the rows again, and sets its size, so none of that has to be
-// trusted: equal jobs give equal bytes, and only rows take time.
+// A resuming run rewrites everything but the rows, and sets the file's size, so it need not trust these bytes. Equal
+// jobs give equal bytes, and only rows take time.
 
 // i32 samples, i32 vocab, then a row of fp32 logits a sample.
 RowOffsets frame_bin(PartialFile& partial, const OutputJob& job) {
@@ -34,8 +34,8 @@ RowOffsets frame_bin(PartialFile& partial, const OutputJob& job) {
   return {.first = sizeof header, .second = 0};
 }
 
-// Rows go past HDF5, which would copy on one thread and leaves no readable file when the process is killed. The
-// datasets are contiguous, of this machine's own types.
+// Rows are written without HDF5, which would copy on one thread and leave no readable file if the process is killed.
+// The datasets are contiguous, of native types.
 RowOffsets make_h5(const PendingPath& pending, const OutputJob& job) {
   h5::File file = create_pending_h5(pending);
   const auto rows = static_cast<uint64_t>(job.rows());
@@ -76,7 +76,7 @@ void copy(const CheckedFile& from, uint64_t first, uint64_t end, PartialFile& in
   }
 }
 
-// HDF5 makes a file with nothing in its rows, and what is around them is copied: HDF5 would lock NAME.partial itself.
+// HDF5 makes a separate file with empty rows, whose metadata are copied, because HDF5 would lock NAME.partial itself.
 RowOffsets frame_h5(PartialFile& partial, const OutputJob& job) {
   const PendingPath pending = pending_output(partial.output());
   const RowOffsets places = make_h5(pending, job);
@@ -98,7 +98,7 @@ RowOffsets frame(PartialFile& partial, const OutputJob& job) {
   return partial.output().extension() == ".bin" ? frame_bin(partial, job) : frame_h5(partial, job);
 }
 
-// .bin and .h5: rows at their places, in any order. Of replicas the first makes the file, the others join it.
+// .bin and .h5: rows at their places, in any order. The first replica creates the file, the others join it.
 class RowsOutput : public OutputFile, private RowConsumer {
  public:
   RowsOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
@@ -157,7 +157,7 @@ class RowsOutput : public OutputFile, private RowConsumer {
       job_.pulse();
     }
   }
-  // Leaves out of `content` what is not in the file as the journal says.
+  // Removes records from `content` whose bytes in the file do not match the journal.
   void keep_intact(JournalContent& content) const {
     std::erase_if(content.records, [&](const JournalRecord& record) {
       ResultHash hash(job_.threads);
@@ -217,7 +217,7 @@ class JsonlOutput : public OutputFile {
   void keep() override { partial_.sync(); }
   void commit() override { commit_in_order(partial_, job_.pulse); }
   void start_over() override { partial_.start_over(); }
-  // Reads scores out of the lines of an earlier run again; logits are not read back.
+  // Reads scores from the lines of an earlier run; logits are not read back.
   void replay(int64_t first, int64_t count, ResultConsumer& consumer) const override {
     expect(job_.kind.score, "JsonlOutput: logits are not read back");
     for (const JournalRecord& record : kept_) {
@@ -280,11 +280,11 @@ class JsonlOutput : public OutputFile {
 
   PartialFile partial_;
   OutputJob job_;
-  std::string lines_;                // of samples not yet said to be finished
+  std::string lines_;                // of samples not yet reported as finished
   std::string first_, second_;       // the current sample's values so far
   ScoreLine scores_;                 // the same with --score
   EmbeddingResponse embeddings_;     // the same of a line of /v1/embeddings
-  std::vector<JournalRecord> kept_;  // --score: where an earlier run has left lines
+  std::vector<JournalRecord> kept_;  // --score: the lines of an earlier run
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ namespace lfm2 {
 
 namespace {
 
-// The output takes its name by renaming, which in a folder with the sticky bit replaces no file of another user.
+// The output gets its name by rename(), which in a folder with the sticky bit cannot replace another user's file.
 void expect_replaceable(const std::filesystem::path& path, const std::filesystem::path& folder) {
   struct stat file {};
   struct stat around {};
@@ -43,7 +43,7 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : ".";
 }
 
-// A file without a name. Empty where the file system makes none, but this user may make files.
+// A file without a name. Empty if the file system does not support this, but the user may create files.
 FileDescriptor make_probe(const std::filesystem::path& path) {
   const std::filesystem::path folder = folder_of(path);
   FileDescriptor probe(::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600));
@@ -55,7 +55,7 @@ FileDescriptor make_probe(const std::filesystem::path& path) {
   return {};
 }
 
-// flock tells NFS without a lock daemon, and Lustre that is mounted without flock, by an error.
+// flock returns an error on NFS without a lock daemon, and on Lustre mounted without flock.
 bool has_locks(FileDescriptor probe, const std::filesystem::path& path) {
   if (probe.get() < 0) {
     const std::filesystem::path name = temporary_name(path);

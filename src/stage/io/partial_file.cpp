@@ -36,8 +36,8 @@ void expect_regular(const FileDescriptor& file, const std::filesystem::path& pat
     throw Error(ExitCode::kCantCreate, fmt::format("{}: not a regular file", path.string()));
 }
 
-// Opens and locks NAME.partial. Returns an empty descriptor where there is no such file and `create` is 0. Another run
-// may rename or remove the file between open and flock; the lock is then on a file of another name, and the loop tries
+// Opens and locks NAME.partial. Returns an empty descriptor if there is no such file and `create` is 0. Another run may
+// rename or remove the file between open and flock; the lock is then on a file of another name, and the loop tries
 // again.
 FileDescriptor lock_partial(const std::filesystem::path& path, int create) {
   for (;;) {
@@ -45,14 +45,14 @@ FileDescriptor lock_partial(const std::filesystem::path& path, int create) {
     if (file.get() < 0 && errno == ENOENT && create == 0) return file;
     if (file.get() < 0) throw_failed_call(ExitCode::kCantCreate, "open", path, errno);
     expect_regular(file, path);
-    // Where the file system has no locks, the user has to see to it that two runs do not write one output.
+    // If the file system has no locks, the user must prevent two runs from writing one output.
     if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
       throw Error(ExitCode::kCantCreate, fmt::format("{}: another run is writing it", path.string()));
     if (is_at(file, path)) return file;
   }
 }
 
-// Bytes of the file; 0 where there is none, 1 for a folder or device, so that these count as content.
+// Bytes of the file; 0 if there is none, 1 for a folder or device, so that these count as content.
 uint64_t bytes_at(const std::filesystem::path& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0) return 0;
@@ -77,13 +77,13 @@ std::optional<Unfinished> find_unfinished(const std::filesystem::path& output, i
   FileDescriptor file = lock_partial(partial_path(output), 0);
   std::optional<JournalContent> content = read_journals(output, samples);
   if (file.get() < 0 || !content || content->records.empty()) return std::nullopt;
-  ::unlink(pending_path(output).c_str());  // left by a run that was killed while it put the final file together
+  ::unlink(pending_path(output).c_str());  // left by a run that was killed while it assembled the final file
   return Unfinished{.file = std::move(file), .content = std::move(*content)};
 }
 
 namespace {
 
-// Removes the journals that further replicas of earlier runs left.
+// Removes the journals of further replicas of earlier runs.
 void remove_journals_of_others(const std::filesystem::path& output) {
   for (const std::filesystem::path& path : journal_paths(output))
     if (path != journal_path(output)) remove_journal(path);
@@ -121,7 +121,8 @@ void claim_names(const std::filesystem::path& output) {
 
 }  // namespace
 
-// Two runs may begin together, and both find nothing: then what the faster one has finished must not be overwritten.
+// Two runs may begin at the same time, and both find nothing. The slower run must not overwrite samples that the faster
+// one has finished.
 FileDescriptor begin_partial(const std::filesystem::path& output) {
   const std::filesystem::path path = partial_path(output);
   expect_names_are_ours(output);
@@ -309,8 +310,8 @@ void PartialFile::sync_all() {
   if (journal_) journal_->sync();
 }
 
-// Purges of scratch folders remove files that a run is writing. The journal comes first: without it the copy would be
-// somebody else's. The first replica makes the copy, and it alone ends the run.
+// Purges of scratch folders may remove files that a run is writing. The journal is restored first, because without it
+// the copy would count as somebody else's. Only the first replica makes the copy and ends the run.
 void PartialFile::check_name() {
   if (journal_) journal_->keep_name();
   if (replica_ > 0 || is_at(file_, path_)) return;
@@ -365,9 +366,9 @@ void PartialFile::remove() {
   done_ = true;
 }
 
-// A run may be killed at any point of this function, so the order matters. The content goes first: without a journal it
-// would count as somebody else's. A journal whose content is gone lists nothing that holds. The name goes last, because
-// the lock on the file keeps other runs away from the journals until then.
+// A run may be killed at any point of this function, so the order matters. The content is removed first, because
+// without a journal it would count as somebody else's; a journal without its content has no valid record. The name is
+// removed last, because until then the lock on the file keeps other runs away from the journals.
 void PartialFile::remove_all() {
   static_cast<void>(::ftruncate(file_.get(), 0));
   remove_journals(output_);

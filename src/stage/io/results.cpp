@@ -1,4 +1,4 @@
-// Rows are hashed side by side: one thread would be slower than the bus.
+// Rows are hashed in parallel, because one thread would be slower than the bus.
 #include "stage/io/results.h"
 
 #include <fmt/format.h>

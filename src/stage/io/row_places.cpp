@@ -1,4 +1,4 @@
-// Writes rows through a mapping, or block by block where several hosts write.
+// Writes rows through a mapping, or block by block if several hosts write.
 #include "stage/io/row_places.h"
 
 #include <algorithm>

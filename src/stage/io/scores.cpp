@@ -88,7 +88,7 @@ Perplexity perplexity(const ScoreSums& sums, int64_t units) {
   if (sums.not_finite > 0 || sums.tokens == 0 || units <= 0) return {kNone, kNone};
   const auto count = static_cast<double>(sums.tokens), all_units = static_cast<double>(units);
   const double sum = sums.log_probs.value(), value = std::exp(-sum / all_units);
-  // Of one token nobody knows how far others spread: 0 / 0.
+  // A single token has no standard deviation: 0 / 0.
   const double variance = std::max(0.0, sums.squares.value() - sum * sum / count) / (count - 1);
   return {value, value * std::sqrt(count * variance) / all_units};
 }

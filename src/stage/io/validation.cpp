@@ -89,7 +89,7 @@ class H5Reference : public Reference {
     std::copy_n(cache_.data() + row % length_ * vocab_, vocab_, into);
   }
 
-  std::vector<uint64_t> dims_;  // before file_: a file that the scan refuses is not opened
+  std::vector<uint64_t> dims_;  // before file_, because a refused file must not be opened
   h5::File file_;
   int64_t vocab_, length_ = 1;
   bool rank3_ = false;
@@ -148,7 +148,7 @@ double kl_divergence(std::span<const float> reference, std::span<const float> ou
   return sum;
 }
 
-// |a - b| with NaN and infinities compared as values: equal ones differ by 0.
+// |a - b|, except that equal infinities, and two NaN, differ by 0.
 double difference(float a, float b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
   return std::abs(static_cast<double>(a) - static_cast<double>(b));

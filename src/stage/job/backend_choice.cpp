@@ -20,7 +20,7 @@ namespace lfm2 {
 
 namespace {
 
-// Which ranks share a device, from the name of each one's. Collective.
+// Which ranks share a device, from the names of their devices. Collective.
 DeviceLayout shared_layout(const MpiWorld& world, const std::string& name) {
   const std::vector<std::string> names = world.gather(name, 0, kStartTimeout, "devices");
   return device_layout(world.broadcast_value(names, 0, kStartTimeout, "devices"));
@@ -63,7 +63,7 @@ Machine cuda_machine(const Options& options, const MpiWorld& world, int devices)
                   .staging_reason = mpi_staging_reason(world),
                   .sharing = (world.local_size() + devices - 1) / devices,
                   .devices = std::move(layout)};
-  // Where CUDA does not start on a rank, no other one waits for it in what follows.
+  // If CUDA does not start on a rank, other ranks do not wait for it in the following collectives.
   std::exception_ptr failed;
   try {
     machine.backend = make_cuda_backend(device, {.plain_fp32 = options.plain_fp32});
@@ -155,7 +155,7 @@ Machine choose_machine(const Options& options, const MpiWorld& world, int64_t at
 
 std::string gpu_refusal(const ModelConfig& config) {
   struct Limit {
-    bool applies;  // whether the model has layers that the limit is about
+    bool applies;  // whether the model has layers to which the limit applies
     std::string_view key;
     int64_t found, max;
   };

@@ -97,7 +97,7 @@ void Conversation::look_for_line() {
   }
 }
 
-// The line and all before it become a request. A line that the model cannot answer is said to be one, and forgotten.
+// The line and all previous ones become a request. A line that the model cannot answer is reported and dropped.
 void Conversation::add_message(const std::string& text) {
   const auto refuse = [&](const std::string& why) {
     print(fmt::format("lfm2_stage: {}\n> ", why));
@@ -159,7 +159,8 @@ void Conversation::drawn(std::vector<SampleToken> tokens) {
   }
 }
 
-// Nothing of the answer is kept, as of a line that cannot be answered: it would be the beginning of the next one.
+// Neither the line nor the answer is kept, as for a line that cannot be answered, because they would begin the next
+// prompt.
 void Conversation::fail_answer() {
   print(without_controls(stream_->flush()) + fmt::format("\nlfm2_stage: {}\n> ", kNotFiniteError));
   messages_.erase(messages_.size() - 1);

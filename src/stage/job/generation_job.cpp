@@ -13,15 +13,15 @@ namespace {
 
 // With more sequences than these, a step takes longer in proportion, so the time for each sequence falls no further.
 constexpr int64_t kCudaSequencesInStep = 1024, kCpuSequencesInStep = 512;
-// Prompt tokens in a step. Where nobody waits for single tokens, a single stage uses the number at which the experts'
-// products reach their full speed. Several stages and live requests share steps with fewer.
+// Prompt tokens in a step. If there is one stage and no client waits for single tokens, this is the number at which the
+// experts' products reach their full speed. Several stages and live requests use smaller steps.
 constexpr int64_t kCudaPromptTokens = 2048, kCudaPromptTokensAlone = 8192, kCpuPromptTokens = 128;
-constexpr double kCacheShare = 0.9;  // the part of the free memory that caches may take: libraries allocate, too
+constexpr double kCacheShare = 0.9;  // share of the free memory for caches, because libraries allocate, too
 constexpr double kUnlimited = 1e9;   // a number of pages that no job needs
 
 }  // namespace
 
-// Lines that were refused are answered before anything else. Last stages.
+// Last stages: answers refused lines before anything else.
 void GenerationJob::answer_errors(const std::vector<CompletionConsumer*>& consumers) const {
   const SampleErrors& errors = job_.samples->errors();
   for (size_t at = 0; at < errors.size(); ++at) {
@@ -49,7 +49,7 @@ void GenerationJob::add_to_identity(Json& identity) const {
       identity["--top-k" + suffix] = rule.top_k;
       identity["--top-p" + suffix] = rule.top_p;
     }
-    // Any other field only where it is used, so that a new field changes no identity of jobs without it.
+    // Other fields are added only if they are used, so that a new field does not change the identity of other jobs.
     constexpr std::array kNamed{
         "temperature", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed", "top_k", "top_p"};
     for_each_sampling_field([&](const auto& field) {
@@ -96,7 +96,7 @@ JobPlan GenerationJob::plan() {
   if (job_.options.micro_batch > 0) limits.max_sequences = std::min(limits.max_sequences, job_.options.micro_batch);
   const int64_t on_cuda = stages == 1 && !plan_.live ? kCudaPromptTokensAlone : kCudaPromptTokens;
   const int64_t chosen = job_.machine.cuda ? on_cuda : kCpuPromptTokens;
-  // There is no token at all where all lines are answered with errors.
+  // There are no tokens if all lines are answered with errors.
   limits.prompt_tokens =
       std::min(std::max<int64_t>(1, prompts_.tokens), wanted.prompt_tokens > 0 ? wanted.prompt_tokens : chosen);
   return sizes_of(job_.options.balance && stages > 1
@@ -104,7 +104,7 @@ JobPlan GenerationJob::plan() {
                       : given_partition(job_.config().layers, stages, job_.options.layer_counts));
 }
 
-// Of a step with one token of each sequence, half of whose new tokens are there.
+// For a step with one token of each sequence, when half of the new tokens are generated.
 std::vector<double> GenerationJob::block_seconds() {
   const int64_t sequences = plan_.limits.max_sequences, all = std::max<int64_t>(1, prompts_.sequences),
                 cached = std::min((prompts_.tokens + prompts_.new_tokens / 2) / all, job_.config().max_positions - 1);
@@ -127,7 +127,7 @@ JobPlan GenerationJob::sizes_of(std::vector<LayerRange> cut) const {
   const LayerRange layers = cut[static_cast<size_t>(job_.pipeline.rank())];
   uint64_t bytes = 0;
   if (job_.makes_output() && !job_.options.output.empty()) {
-    // Each completion is a part of the file, which is known until all are put into order.
+    // Each completion is a part of the file, whose place is kept until the parts are sorted.
     const auto samples = static_cast<uint64_t>(job_.samples->left().samples);
     bytes += samples * sizeof(FilePart);
     if (job_.options.output.extension() == ".h5") bytes += samples * (sizeof(int64_t) + sizeof(int32_t));
@@ -211,7 +211,7 @@ RunEnd GenerationJob::run() {
   return {.finished = generator_->finished(), .finished_samples = hash_.count()};
 }
 
-// What a token adds to a text; nothing where this rank has no tokenizer.
+// The bytes that a token adds to a text; null if this rank has no tokenizer.
 TokenText GenerationJob::token_text() const {
   const Tokenizer* tokenizer = job_.text.tokenizer();
   if (tokenizer == nullptr) return {};

@@ -21,7 +21,7 @@ namespace lfm2 {
 
 namespace {
 
-// What the runs of this job have done so far.
+// The results of this job's runs so far.
 struct Runs {
   std::vector<double> seconds;   // duration of each run that counts
   int64_t finished_samples = 0;  // last stages: by the last run
@@ -32,8 +32,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// A single text is in one rank at a time, because each token waits for the one before. A conversation is a single text.
-// The chunks of a long prompt follow each other through the ranks, which then share the processors.
+// A single text is on one rank at a time, because each token waits for the previous one. A conversation is a single
+// text. The chunks of a long prompt follow each other through the ranks, which then share the processors.
 int64_t ranks_at_once(const JobFrame& job) {
   if (!job.text.continues() || job.options.command == Command::kServe) return job.world.size();
   const int64_t wanted = job.options.generation.max_sequences,
@@ -80,8 +80,8 @@ double load_weights(JobFrame& job, const JobPlan& plan) {
   return seconds;
 }
 
-// Calls and times Workload::run() as often as --benchmark asks, or once, on all ranks together. Ends where it says on
-// any rank that it was stopped.
+// Calls and times Workload::run() on all ranks together, --benchmark times or once. Ends early if a run was stopped on
+// any rank.
 Runs run_repeatedly(const JobFrame& job, Workload& workload) {
   Runs all;
   const int runs = job.options.benchmark ? job.options.warmup + job.options.repeat : 1;
@@ -112,8 +112,7 @@ StageReport stage_report(const JobFrame& job, const JobPlan& plan, double load_s
   return report;
 }
 
-// Prints and writes the report, on rank 0. Returns what it found, and "" where results were compared with a reference
-// and are not valid.
+// Prints and writes the report, on rank 0. Returns its summary, or "" if the comparison with a reference failed.
 std::string write_report(const JobFrame& job, const PipelineShape& shape, const Runs& runs, JobReport report) {
   report.model_type = job.config().type_name();
   report.dtype = job.dtype();
@@ -149,7 +148,7 @@ std::string write_report(const JobFrame& job, const PipelineShape& shape, const 
 // Ends a job whose samples are all computed, on all ranks with the same exit code.
 ExitCode finish(JobFrame& job, const Workload& workload, const JobPlan& plan, const Runs& runs, double load_seconds) {
   expect_all_samples(job, runs.finished_samples);
-  // The rank that made the file renames it, after all other ranks have made their rows durable.
+  // The rank that created the file renames it, after all other ranks have synced their rows.
   if (job.output && !job.makes_output()) job.output->commit();
   job.world.barrier(job.load_timeout(), "results written");
   if (job.output && job.makes_output()) job.output->commit();

@@ -17,8 +17,8 @@ namespace {
 // thread. A slice of logits has 64 rows, so that each thread takes three of them.
 constexpr int kMaxResultThreads = 22;
 
-// Error(kUnavailable) where this program is another one than that of rank 0: each host may have its own, built from
-// another state of the source.
+// Error(kUnavailable) if this rank's program differs from that of rank 0: hosts may have programs built from different
+// sources.
 MpiWorld& with_one_program(const Options& options, MpiWorld& world) {
   const std::string mine = fmt::format("{}, bits {}", kVersionText, kBits);
   if (const std::string first = world.broadcast(mine, 0, options.timeout_seconds, "version"); first != mine)
@@ -116,7 +116,7 @@ Samples read_input(JobFrame& job) {
   return random_samples(job.options.samples, job.options.length, job.options.seed, config.vocab);
 }
 
-// Finds what of the samples is scored, on rank 0.
+// Determines the scored tokens, on rank 0.
 void prepare_scoring(JobFrame& job, Samples& samples) {
   if (job.options.stride >= job.config().max_positions)
     throw Error(ExitCode::kUsage, fmt::format("--stride {}: expected fewer than max_position_embeddings = {}",
@@ -125,7 +125,7 @@ void prepare_scoring(JobFrame& job, Samples& samples) {
               [&job] { job.world.watchdog().pulse(); });
 }
 
-// Of a job that continues its samples.
+// Of a job that generates.
 void check_prompts(const JobFrame& job, const Samples& prompts) {
   const int64_t max_positions = job.config().max_positions;
   for (int64_t i = 0; i < prompts.count(); ++i)
@@ -199,8 +199,8 @@ void share_samples(JobFrame& job, Samples all) {
   std::vector<int> listing;
   for (int rank = 0; rank < job.world.size(); ++rank)
     if (lists_offsets(job, rank)) listing.push_back(rank);
-  // One rank alone writes .jsonl, makes .h5, and answers lines that were refused, without --output too: the last one of
-  // the first pipeline.
+  // Only the last rank of the first pipeline writes .jsonl, creates .h5, and answers refused lines, even without
+  // --output.
   const bool names = (is_input_of_lines(job.options.input) || job.options.input.extension() == ".h5") &&
                      job.options.output.extension() != ".bin";
   job.samples.emplace(job.world, std::move(all),

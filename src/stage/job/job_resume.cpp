@@ -1,4 +1,4 @@
-// Finds out which samples an earlier run has finished, and whether that was the same job.
+// Determines which samples an earlier run has finished, and whether that was the same job.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ std::string kind_of_machine(const std::string& description) {
   return first == last ? description : description.substr(0, first) + description.substr(last);
 }
 
-// How to resume a job that CPUs of another kind began: by a choice of instructions. "" where there is no such choice.
+// The option --simd with which this CPU can resume a job of another kind of CPU; "" if there is none.
 std::string way_on(const std::string& key, const Json& begun) {
   constexpr std::string_view kCpu = "CPU, ";
   const std::string machine = key == "--device" && begun.is_string() ? begun.get<std::string>() : "";
@@ -48,7 +48,7 @@ std::optional<Difference> difference(const Json& begun, const Json& now) {
   return {};
 }
 
-// A key of an identity as messages name it: options by their new spelling, with what follows the name.
+// The name of an identity's key in messages: options in their new spelling, with the rest of the key.
 std::string shown(const std::string& key) {
   for (const RenamedOption& one : kRenamedOptions) {
     const std::string old = one.old, rest = key.starts_with(old) ? key.substr(old.size()) : "-";
@@ -68,7 +68,8 @@ void expect_same_job(const std::filesystem::path& journal, const Json& begun, co
                   file ? key : "options", shown(key), found->begun, found->now, way_on(key, begun.value(key, Json()))));
 }
 
-// What marks the output as finished by this job. Its results hold whatever machine computed them.
+// The mark of the output, if this job has finished it. The kinds of machines may differ, because finished results hold
+// for all of them.
 std::optional<FinishedMark> find_finished(const std::filesystem::path& output, const std::string& identity) {
   std::optional<FinishedMark> mark = read_finished_mark(output);
   if (!mark) return {};
@@ -83,7 +84,7 @@ std::optional<FinishedMark> find_finished(const std::filesystem::path& output, c
   return {};
 }
 
-// Says that --report and --trace are not written: they would tell of a run, and there was none.
+// Reports that --report and --trace are not written, because there was no run.
 void say_what_is_not_made(const Options& options) {
   std::vector<std::string> files;
   for (const std::filesystem::path& file : {options.report, options.trace})
@@ -122,8 +123,8 @@ std::string identity_of(const JobFrame& job, const Workload& workload, const std
   return json_text(identity);
 }
 
-// Opens what an earlier run has left of the output, on the rank that makes it, and keeps it locked until this run ends.
-// Without --resume this is an error, so that nothing finished is overwritten unasked.
+// Opens the unfinished output of an earlier run, on the rank that writes it, and keeps it locked until this run ends.
+// Without --resume finished samples are an error, so that they are not overwritten by accident.
 void open_unfinished_output(JobFrame& job, Workload& workload) {
   std::optional<Unfinished> begun = find_unfinished(job.options.output, job.samples->size().samples);
   if (!begun) return;
@@ -169,7 +170,7 @@ void leave_out_finished(JobFrame& job, Workload& workload) {
   if (!job.options.resume) return;
   std::optional<FinishedMark> mark;
   if (job.makes_output())
-    mark = find_finished(job.options.output, job.identity);  // in any case: it refuses a file of others
+    mark = find_finished(job.options.output, job.identity);  // always called, because it refuses other people's files
   if (mark && job.kept.ranges.empty()) {
     job.kept.mark = std::move(mark);
     job.kept.samples = job.samples->size().samples;
@@ -231,7 +232,7 @@ void say_not_finite(const JobFrame& job, const NotFinite& found) {
 
 namespace {
 
-// How many samples of the whole job have their results, on rank 0. Collective.
+// The number of finished samples of the whole job, on rank 0. Collective.
 int64_t count_finished(const JobFrame& job, int64_t finished_here) {
   const int64_t mine = job.is_last() ? job.kept.samples + finished_here : 0;
   int64_t finished = 0;
@@ -250,7 +251,7 @@ void expect_all_samples(const JobFrame& job, int64_t finished_here) {
 }
 
 ExitCode finish_stopped(JobFrame& job, const Workload& workload, int64_t finished_here) {
-  // A server that was asked to end has done so, whatever it did not come to: there is nothing to resume.
+  // A server that was asked to end is done, even with unanswered requests, because there is nothing to resume.
   const bool serves = job.options.command == Command::kServe;
   if (job.output) job.output->keep();
   if (!serves) {

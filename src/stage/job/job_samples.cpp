@@ -1,4 +1,5 @@
-// Rank 0 sends each rank what it needs and no more, because the ids and lengths of a large job would fill every host.
+// Rank 0 sends each rank only the lists that it needs, because the ids and lengths of a large job would fill every
+// host.
 #include "stage/job/job_samples.h"
 
 #include <algorithm>

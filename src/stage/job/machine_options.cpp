@@ -1,4 +1,4 @@
-// The options that say which rank computes what, on which device, and how: of all commands.
+// The options of layout and machine, for all commands: which rank computes what, on which device, and how.
 #include <CLI/CLI.hpp>
 #include <string>
 #include <utility>
@@ -37,12 +37,12 @@ void add_layout_options(CLI::App& app, Options& options) {
       "and drains V times faster; 0: chosen",
       0, kMaxCount)
       ->type_name("V")
-      ->group(live ? "" : kLayout);  // taken to be refused with its reason
+      ->group(live ? "" : kLayout);  // accepted, then refused with its reason
   add_numbers(app, "--layers", options.layer_counts,
               "Layers of each stage, as in 7,6,6,5 or, cut between token mixer and feed-forward, 6.5,6,6,5.5. With "
               "--virtual-stages V, of each virtual stage. Default: equal",
               0.5, static_cast<double>(kMaxCount));
-  if (options.command != Command::kDoctor)  // which does not know the job
+  if (options.command != Command::kDoctor)  // doctor does not know the job
     app.add_flag("--balance", options.balance, "Layers cut so that the stages of this job take equally long")
         ->excludes("--layers");
   if (!live)

@@ -60,7 +60,7 @@ void check_named(const std::vector<NamedFile>& files) {
                                                   files[i].text(), files[j].text()));
 }
 
-// Error(kUsage) where a file has the name of one that the run makes and removes beside the output. Replicas and hosts
+// Error(kUsage) if a file has the name of a file that the run creates and removes beside the output. Replicas and hosts
 // append to the names of journals and stamps.
 void check_made(const std::vector<NamedFile>& files, const Options& options) {
   std::vector<fs::path> exactly, beginnings{stamps_file(options)};
@@ -80,8 +80,7 @@ void check_made(const std::vector<NamedFile>& files, const Options& options) {
   }
 }
 
-// Error(kUsage) where a file that is written would be taken for a shard, as every .h5 file in that folder is, even a
-// new one.
+// Error(kUsage) if a written file would count as a shard, as every .h5 file in the shards' folder does.
 void check_shards(const std::vector<NamedFile>& files, const fs::path& weights) {
   std::error_code error;
   for (const NamedFile& file : files) {
@@ -97,7 +96,7 @@ void check_shards(const std::vector<NamedFile>& files, const fs::path& weights) 
   }
 }
 
-// Error(kUsage) where a file that is written is one of the text files that a tokenizer's or shards' folder holds.
+// Error(kUsage) if a written file is one of the text files in a tokenizer's or shards' folder.
 void check_text_files(const std::vector<NamedFile>& files, const Options& options) {
   for (const fs::path& folder : {options.weights, options.tokenizer})
     for (const std::string_view name : shard::kTextFiles)

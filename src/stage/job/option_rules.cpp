@@ -1,4 +1,4 @@
-// Which options go together, and which results they ask for.
+// Which options may be combined, and which results they ask for.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -133,7 +133,7 @@ void add_sample_options(CLI::App& app, Options& options) {
               std::numeric_limits<double>::max());
 }
 
-// The option of a sampling field: its name, range and default are the field's. No integer is negative.
+// Adds the option of a sampling field, with the field's name, range and default. Integers are not negative.
 template <class T>
 void add_rule(CLI::App& app, SamplingOverrides& sampling, std::optional<T> SamplingOverrides::*said,
               const std::string& description) {
@@ -187,7 +187,7 @@ void add_generation_options(CLI::App& app, Options& options) {
   add_setting(app, spellings("--page-size"), generation.page_size, "Positions in one page of the KV cache", 1, 1 << 20);
 }
 
-// doctor takes the options that decide which rank computes what, and on which device.
+// doctor has the options that decide which rank computes what, and on which device.
 void add_doctor_options(CLI::App& app, Options& options, std::string& dtype) {
   constexpr double kDoctorTimeout = 30;
   options.timeout_seconds = kDoctorTimeout;
@@ -231,7 +231,7 @@ void add_job_options(CLI::App& app, Options& options, std::string& dtype) {
 
 // Of a conversation and of a server.
 void add_live_options(CLI::App& app, Options& options, std::string& dtype) {
-  constexpr int64_t kLivePage = 64;  // as fast as larger ones, and short prompts have whole pages that others can take
+  constexpr int64_t kLivePage = 64;  // as fast as larger ones, and short prompts have whole pages for the prefix cache
   options.generation.page_size = kLivePage;
   add_weights(app, options)->required();
   if (options.command == Command::kServe) {
@@ -305,7 +305,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   app.get_help_ptr()->group(kDiagnosis);
   app.set_version_flag("--version", kVersionText)->group(kDiagnosis);
   options.command = command.command;
-  command.add_options(app, options, dtype);  // of this command alone: others would take LFM2_WEIGHTS, too
+  command.add_options(app, options, dtype);  // only of this command; other commands also read LFM2_WEIGHTS
   std::vector<std::string> words(std::make_reverse_iterator(argv + argc), std::make_reverse_iterator(argv + 1));
   if (!named) words.emplace_back(kProgram);
   try {
@@ -314,7 +314,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     if (dtype != "auto") options.dtype = dtype == name(DType::kF8) ? DType::kF8 : parse_dtype(dtype);
     const bool prompted = options.command == Command::kPrompt;
     if (prompted || options.command == Command::kChat)
-      options.quiet = !options.verbose;  // standard output is the text's
+      options.quiet = !options.verbose;  // standard output is for the text
     if (prompted || is_live(options.command))
       options.samples = 1;
     else if (options.samples == 0 && options.input.empty())

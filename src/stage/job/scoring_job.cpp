@@ -35,7 +35,7 @@ void ScoringJob::resume(Unfinished& begun) {
   output_ = job_.own(resume_output(job_.options.output, job_.output_job(), begun));
 }
 
-// Nothing is loaded yet, so what is chosen here goes by one layer of each kind.
+// Nothing is loaded yet, so this choice is based on one layer of each kind.
 JobPlan ScoringJob::plan() {
   const int64_t stages = job_.pipeline.size();
   const PipelineJob job = pipeline_job(job_.samples->left().tokens / job_.options.replicas,
@@ -43,7 +43,7 @@ JobPlan ScoringJob::plan() {
   if (stages > 1 && (job_.options.virtual_stages == 0 || job_.options.balance)) {
     const BlockCosts costs = block_costs();
     std::pair<std::vector<int64_t>, int64_t> chosen;  // the blocks at which pieces end, and the target tokens
-    if (job_.is_first()) {                            // hosts of different processors might not find the same
+    if (job_.is_first()) {                            // hosts with different processors might choose differently
       const PipelineChoice choice = choose(costs, job);
       for (const LayerRange& range : choice.cut) chosen.first.push_back(end_block(range));
       chosen.second = choice.target_tokens;
@@ -82,7 +82,7 @@ void ScoringJob::choose_plan(int64_t target_tokens) {
   plan_ = job_.pipeline.broadcast_value(plan_, 0, job_.load_timeout(), "plan");
 }
 
-// Where one rank has all layers, there is nothing to win by parts. The last part of a sample must hold its tail.
+// Parts bring nothing if one rank has all layers. The last part of a sample must contain its tail.
 MicroBatches::Size ScoringJob::micro_batch_size(int64_t tokens) const {
   const int64_t smallest_part = std::max(job_.machine.cuda ? kMinCudaPart : kMinCpuPart, tail_length(job_.config()));
   return {.samples = job_.options.micro_batch,
@@ -107,7 +107,7 @@ PipelineJob ScoringJob::pipeline_job(int64_t tokens, int64_t max_target) const {
           .pieces = job_.options.virtual_stages};
 }
 
-// Bytes of the results of a token, as there are few or many tokens for each row of them.
+// The mean bytes of results for each token.
 double ScoringJob::result_bytes() const {
   const ResultKind& results = job_.options.results;
   if (results.positions == Positions::kNone && results.hidden == Hidden::kNone) return 0;
@@ -118,7 +118,7 @@ double ScoringJob::result_bytes() const {
   return rows * static_cast<double>(job_.config().vocab) * sizeof(float);
 }
 
-// The largest micro-batch, in tokens, that leaves half of the device's free memory to transfers, caches and others.
+// The largest micro-batch, in tokens, that leaves half of the device's free memory for transfers, caches and others.
 int64_t ScoringJob::largest_target(const std::vector<LayerRange>& cut) const {
   const auto buffers = static_cast<uint64_t>(Schedule::max_buffers(job_.shape(cut), plan_.micro_batches));
   int64_t tokens = max_measured_target(job_.compute, job_.options.results, mean_length());
@@ -158,7 +158,7 @@ BlockCosts ScoringJob::block_costs() {
   const double rows = !logits ? 0 : results.of_last_positions() ? 1 / length : 1;
   BlockCosts costs = measured_costs(job_.config(), job_.compute, kept, rows, measured);
   costs.transfer = transfer_cost();
-  // Of samples that go in parts, the head reads its weights only for the last part.
+  // For samples in parts, the head reads its weights only for the last part.
   if (rows < 1 && mean_length() > (job_.machine.cuda ? kMaxCudaTarget : kMaxCpuTarget))
     costs.head = {.fixed = 0, .per_token = costs.head.per_token + rows * costs.head.fixed};
   return costs;
@@ -261,7 +261,8 @@ void ScoringJob::open_reference() {
       job_.config().vocab, job_.options.tolerance);
 }
 
-// Opens the output. The first replica makes the file, and the others join it and write their rows into it. Collective.
+// Opens the output. The first replica creates the file, and the others join it and write their rows into it.
+// Collective.
 void ScoringJob::open_output() {
   if (job_.options.output.empty()) return;
   if (job_.makes_output() && !output_) output_ = job_.own(create_output(job_.options.output, job_.output_job()));
@@ -284,7 +285,7 @@ std::vector<int64_t> ScoringJob::first_rows_of_replicas() const {
   return rows;
 }
 
-// Passes seams between the ranks that wrote one file, which is needed where they are on several hosts. Collective.
+// Passes seams between the ranks that wrote one file, if they are on several hosts. Collective.
 void ScoringJob::end_runs() {
   if (job_.options.replicas == 1 || job_.options.output.empty()) return;
   std::string all;

@@ -39,7 +39,7 @@ bool is_host_name(std::string_view text) {
          text.find_first_of(":/@,*") == std::string_view::npos;
 }
 
-// Of characters that no client escapes.
+// A prefix of characters that no client escapes.
 bool is_path_prefix(std::string_view text) {
   const auto plain = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||

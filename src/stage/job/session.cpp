@@ -1,4 +1,4 @@
-// Weights are loaded once. The channel is made again where a job needs more buffers.
+// Weights are loaded once. The channel is made again if a job needs more buffers.
 #include "stage/job/session.h"
 
 #include <algorithm>
@@ -14,10 +14,10 @@ std::vector<Stage> make_pieces(WeightSource& weights, const ModelConfig& config,
   return pieces;
 }
 
-// Weights are those of the shards, because where tokens are routed to decides what a layer costs.
+// The weights come from the shards, because routing decides the cost of a layer.
 constexpr int kTimingReaders = 4;
 
-// Times what `measure` does with a stage of one block.
+// Times `measure` on a stage of one block.
 StageTime time_block(const ShardSet& shards, Backend& backend, DType compute, int64_t block,
                      const std::function<StageTime(const Stage&)>& measure) {
   Progress progress("", 0, Progress::Unit::kBytes, ProgressMode::kOff);
@@ -56,7 +56,7 @@ BlockCosts time_blocks(const ShardSet& shards, const Machine& machine, const Mpi
                        TimedSamples samples, TimedSizes sizes, double timeout_seconds) {
   world.watchdog().enter({.phase = Phase::kPrepare, .limit_seconds = timeout_seconds});
   const BlockKinds kinds = block_kinds(shards.config());
-  // The head is timed like one kind more, which comes with the last block.
+  // The head is timed as one more kind, together with the last block.
   const bool has_head = shards.config().end == ModelEnd::kLmHead;
   const size_t head = kinds.examples.size(), timed = head + (has_head ? 1 : 0);
   Backend& backend = *machine.backend;

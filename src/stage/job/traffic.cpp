@@ -11,7 +11,7 @@ namespace lfm2 {
 
 namespace {
 
-// Requests whose tokens are printed as they come, where there is a tokenizer.
+// Requests whose tokens are printed as they arrive, if there is a tokenizer.
 class StreamedRequests : public SampleRequests {
  public:
   StreamedRequests(const Samples& samples, SampleRange range, RequestDefaults defaults, int64_t max_positions,
@@ -96,7 +96,7 @@ PromptSizes SampleTraffic::measure(int64_t slots) const {
 // A conversation on rank 0's standard input and output.
 class ChatTraffic : public Traffic {
  public:
-  // Each turn begins with those before it.
+  // Each turn begins with the previous ones.
   explicit ChatTraffic(const JobFrame& job) : Traffic({.may_be_shortened = true, .keeps_prefixes = true}), job_(job) {}
   PromptSizes measure(int64_t slots) const override;
   std::unique_ptr<RequestSource> open(int64_t positions) override;

@@ -119,7 +119,7 @@ StageMemory stage_memory(const ModelConfig& config, LayerRange layers, DType com
   CountingOps layer_ops, head_ops;
   const Tensor residual(nullptr, compute, {tokens, config.hidden});
   stage.forward({.ops = layer_ops, .scratch = scratch, .residual = residual, .batch = {}});
-  // A tail of all tokens, which needs the most.
+  // A tail of all tokens, the worst case.
   const TokenPruning pruning{Tensor(nullptr, DType::kI32, {tokens}), residual, {}};
   CountingOps not_counted;
   if (prunes_tokens(config, layers))

@@ -17,7 +17,7 @@ namespace lfm2 {
 
 namespace {
 
-// Limits far above any model of the family: they keep sizes inside 64 bits, and let messages name an absurd file.
+// Limits far above any model of the family. They keep sizes within 64 bits, and refuse absurd files by name.
 constexpr uint64_t kMaxDimension = uint64_t{1} << 24;
 constexpr uint64_t kMaxLayers = 4096;
 constexpr uint64_t kMaxExperts = 4096;
@@ -42,8 +42,8 @@ constexpr OnlyValue kOnlyValues[] = {{"attention_bias", "false"},     {"attentio
                                      {"sub_configs", "null"},         {"transformers_weights", "null"},
                                      {"use_pos_enc", "true"}};
 
-// Classes of transformers that compute what is computed here. Bidirectional models and others with layers of this
-// family have the same model_type and the same keys: only the name of their class differs.
+// The classes of transformers that this program implements. Bidirectional models and others with layers of this family
+// have the same model_type and keys; only the name of their class differs.
 constexpr std::array<std::string_view, 4> kModelClasses = {"Lfm2ForCausalLM", "LFM2ForCausalLM", "Lfm2MoeForCausalLM",
                                                            "Lfm2Model"};
 
@@ -51,8 +51,8 @@ class ConfigReader {
  public:
   ConfigReader(const Json& json, const std::string& what) : json_(json), what_(what) {}
 
-  // The value under `key`, or null where there is no such key. A JSON null is returned as a value: most keys refuse it,
-  // as transformers does.
+  // The value of `key`, or a null pointer if there is no such key. A JSON null is returned as a value, which most keys
+  // refuse, as transformers does.
   const Json* find(std::string_view key) const {
     const auto at = json_.find(key);
     return at == json_.end() ? nullptr : &*at;
@@ -112,7 +112,7 @@ void expect_known_class(const ConfigReader& reader, const std::string& key, cons
                             json_excerpt(Json(key)), json_excerpt(name), fmt::join(kModelClasses, ", ")));
 }
 
-// What the file names as the model's class, both in `architectures` and, for code of its own, in `auto_map`.
+// The names of the model's class in the file, from `architectures` and, for remote code, from `auto_map`.
 void expect_known_classes(const ConfigReader& reader) {
   if (const Json* classes = reader.find_unless_null("architectures")) {
     if (!classes->is_array())
@@ -157,7 +157,7 @@ std::vector<LayerType> read_layer_types(const ConfigReader& reader, bool moe, in
   return types;
 }
 
-// The object that transformers reads, which ignores an empty one; `name` is its key.
+// The object that transformers reads (it ignores an empty one); `name` is its key.
 const Json* find_rope_object(const ConfigReader& reader, std::string_view& name) {
   for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
     const Json* value = reader.find_unless_null(key);
@@ -169,7 +169,7 @@ const Json* find_rope_object(const ConfigReader& reader, std::string_view& name)
   return nullptr;
 }
 
-// Inside the object, rope_theta goes before one beside it, and rope_type before the older key "type".
+// rope_theta inside the object overrides the one beside it, and rope_type overrides the older key "type".
 double read_rope_theta(const ConfigReader& reader) {
   std::string_view name;
   const Json* object = find_rope_object(reader, name);

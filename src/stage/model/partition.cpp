@@ -74,8 +74,8 @@ std::vector<LayerRange> equal_partition(int64_t layers, int64_t stages) {
 std::vector<LayerRange> balanced_partition(const std::vector<double>& block_costs, int64_t stages) {
   const auto blocks = static_cast<int64_t>(block_costs.size());
   equal_partition(blocks, stages);  // called for its refusal of too many stages
-  // For the first n blocks on s stages, best[s][n] is the least that the stages can cost together, and cut[s][n] is the
-  // first block of the last stage.
+  // For the first n blocks on s stages, best[s][n] is the minimal cost, and cut[s][n] is the first block of the last
+  // stage.
   const auto columns = static_cast<size_t>(blocks) + 1;
   std::vector<std::vector<int64_t>> cut(static_cast<size_t>(stages) + 1, std::vector<int64_t>(columns, 0));
   const auto least = [&](const auto& together) {
@@ -95,8 +95,8 @@ std::vector<LayerRange> balanced_partition(const std::vector<double>& block_cost
       }
     return best.back().back();
   };
-  // Of all cuts whose slowest stage is hardly slower than it has to be, the one whose others are most alike: who is
-  // late now and then is seldom waited for.
+  // Of all cuts whose slowest stage is nearly optimal, chooses the one with the most equal stages, because other stages
+  // then wait less for occasional delays.
   constexpr double kHardly = 1.005;
   const double slowest = kHardly * least([](double before, double sum) { return std::max(before, sum); });
   least([&](double before, double sum) {

@@ -1,5 +1,5 @@
-// Reads the three forms that llm-compressor, compressed-tensors and transformers write. Their objects have many keys;
-// each either has the one value that is computed, or is known to change nothing, or is refused.
+// Reads the three forms that llm-compressor, compressed-tensors and transformers write. Their objects have many keys:
+// each must have its only supported value, or is known to change nothing, or is refused.
 #include "stage/model/quantization.h"
 
 #include <fmt/ranges.h>
@@ -18,7 +18,7 @@ namespace {
 using Scheme = Quantization::Scheme;
 using Method = Quantization::Method;
 
-// The keys of one object. Those that were not asked for are unknown.
+// The keys of one object. Keys that were not read are unknown.
 class Fields {
  public:
   using Values = std::initializer_list<std::string_view>;  // JSON texts
@@ -28,7 +28,7 @@ class Fields {
     if (!object.is_object())
       fail(fmt::format("{} is {}, expected an object", json_excerpt(Json(path_)), json_excerpt(object)));
   }
-  // The value of a key; null where it is absent, which JSON's null counts as.
+  // The value of a key; null if it is absent. JSON's null counts as absent.
   const Json* find(std::string_view key) {
     known_.emplace(key);
     const auto at = object_.find(key);
@@ -90,12 +90,12 @@ class Fields {
 constexpr std::string_view kBlockText = "[128,128]";
 constexpr std::string_view kKey = "quantization_config";
 
-// One group of modules: the scheme of its weights, after the activations were found to be quantised as that needs.
+// One group of modules: returns the scheme of its weights, after checking that activations are quantised to match.
 Scheme read_group(const Json& json, const std::string& path, const std::string& what) {
   Fields group(json, path, what);
   group.allow("format", {"\"float-quantized\""});
   group.allow("output_activations");
-  group.skip({"targets"});  // a tensor is fp8 by its type, whatever names it
+  group.skip({"targets"});  // the type of a tensor decides whether it is fp8, not this list
   Fields weights = group.object("weights");
   weights.require("num_bits", {"8"});
   weights.require("type", {"\"float\""});
@@ -109,7 +109,7 @@ Scheme read_group(const Json& json, const std::string& path, const std::string& 
     weights.require("block_structure", {kBlockText});
   else
     weights.allow("block_structure");
-  weights.skip({"observer", "observer_kwargs", "scale_dtype", "zp_dtype"});  // how scales were found and are stored
+  weights.skip({"observer", "observer_kwargs", "scale_dtype", "zp_dtype"});  // how scales were computed and are stored
   weights.refuse_others();
   Fields inputs = group.object("input_activations");
   inputs.require("num_bits", {"8"});

@@ -9,7 +9,7 @@ namespace lfm2 {
 
 namespace {
 
-// The one list of the arrays: calls each(tensor, what fills it, columns), where no columns stand for one dimension.
+// The only list of the arrays: calls each(tensor, its content, columns); without columns the tensor has one dimension.
 void for_each_array(auto& arrays, auto& ids, BatchTensors& tensors, const auto& each) {
   Batch &batch = tensors.batch, &tail = tensors.tail.batch;
   each(tensors.ids, ids, 0);

@@ -1,4 +1,4 @@
-// A rank fills the buffers that it may fill; then it computes a turn and passes it on.
+// A rank first fills all buffers that it may fill, then computes a turn and passes it on.
 #include "stage/pipeline/schedule.h"
 
 #include <algorithm>
@@ -7,8 +7,8 @@ namespace lfm2 {
 
 namespace {
 
-// All micro-batches are one group without a ring. In a ring a group has about 1.5 micro-batches for each rank, so that
-// it does not wait for transfers: a transfer on the way round has half as much time as computing.
+// Without a ring, all micro-batches are one group. In a ring a group has about 1.5 micro-batches for each rank, so that
+// transfers have half the time of a computation and the group does not wait for them.
 int64_t group_count(PipelineShape shape, int64_t micro_batches) {
   return shape.ring() ? std::max<int64_t>(1, micro_batches / Schedule::smallest_group(shape)) : 1;
 }
@@ -43,7 +43,7 @@ bool Schedule::may_fill() const {
   if (filled_ == turns_ || filled_ >= passed_on_ + buffers_ - 1) return false;
   if (stage_ > 0) return true;
   const Turn next = turn(filled_);
-  // It comes round once a micro-batch for each other rank, or the rest of a smaller group, was sent after it.
+  // A micro-batch comes round after one more was sent for each other rank, or the rest of a smaller group.
   const int64_t ahead = std::min(next.group, shape_.stages - 1);
   return next.piece == 0 || filled_ - next.group + ahead <= passed_on_;
 }

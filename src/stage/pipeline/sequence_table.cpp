@@ -51,7 +51,7 @@ void SequenceTable::admit(const Admission& one) {
   if (prefix > 0) sequence.conv_state = static_cast<int32_t>(shape_.first_page_row()) + sequence.pages[prefix - 1];
 }
 
-// Only pages that have a prefix of the sequence may be pages of other sequences, too.
+// Sequences may share only pages of their common prefix.
 void SequenceTable::give_page(Sequence& sequence, int32_t page, bool has_prefix) {
   expect(page >= 0 && page < shape_.pages, "SequenceTable: a step names a page that does not exist");
   int32_t& holders = holders_[static_cast<size_t>(page)];
@@ -60,7 +60,7 @@ void SequenceTable::give_page(Sequence& sequence, int32_t page, bool has_prefix)
   sequence.pages.push_back(page);
 }
 
-// Takes the counted tokens of prefixes out of the step, and returns where those of its entries begin.
+// Reads the counted tokens of prefixes, and returns where the tokens of the step's entries begin.
 SequenceTable::Counted SequenceTable::count_prefixes(const Step& step, StepArrays& arrays) const {
   StepArrays::Prefixes& prefixes = arrays.prefixes;
   auto counted = step.counted.begin();
@@ -90,11 +90,11 @@ void StepArrays::clear() {
   top = adjusts = false;
 }
 
-// Adds the rows of the entry that are asked for, where it feeds tokens of a prompt.
+// If the entry feeds prompt tokens, adds the rows whose results the request asks for.
 void SequenceTable::ask_prompt(const Sequence& sequence, const StepEntry& entry, StepArrays& arrays) {
   const int64_t first = sequence.num_computed, end = std::min(first + entry.count, sequence.prompt);
   const auto row_of = [&](int64_t position) { return static_cast<int32_t>(arrays.tokens + position - first); };
-  // The row of a token says how likely the next one is; after the last one of the prompt a token is drawn.
+  // The row of a token gives the log-probability of the next token; after the last prompt token a token is drawn.
   if (sequence.request.prompt_log_probs && std::min(end, sequence.prompt - 1) > first) {
     const int64_t scored = std::min(end, sequence.prompt - 1) - first;
     for (int64_t position = first; position < first + scored; ++position) {
@@ -110,9 +110,9 @@ void SequenceTable::ask_prompt(const Sequence& sequence, const StepEntry& entry,
   if (from < end) arrays.hidden_of.push_back({entry.slot, static_cast<int32_t>(end - from)});
 }
 
-// Where rows of prompts are wanted, all tokens are kept. The tokens of a sequence that has no more than its tail in
-// this step continue from its states. A tail with tokens before it in this step begins as a sample does, because its
-// states are those of earlier tokens.
+// If rows of prompts are results, all tokens are kept. A sequence with only its tail in this step continues from its
+// states. A tail that follows other tokens of this step begins like a sample, because the cached states belong to
+// earlier tokens.
 void SequenceTable::prune_tokens(StepArrays& arrays) const {
   if (tail_length_ == 0 || !arrays.scored_rows.empty() || !arrays.hidden_rows.empty()) return;
   const auto length = [&](size_t sequence) { return arrays.offsets[sequence + 1] - arrays.offsets[sequence]; };

@@ -1,4 +1,4 @@
-// All waits of the host go through one Wait, which also looks after the device, the channel and the wish to stop.
+// All waits of the host go through one Wait, which also polls the device, the channel and the request to stop.
 #include "stage/pipeline/stage_run.h"
 
 #include <algorithm>
@@ -49,13 +49,13 @@ StageRun::StageRun(const StageLinks& links, RunUnit unit, bool traced, std::func
             pass_on_stop();
             return moved;
           },
-          // Without a channel there is nothing to look for that the device would not tell.
+          // Without a channel, only the device's signal can end a wait.
           links.channel == nullptr && links.backend.work_done() != nullptr ? Wait::Pace{.eager_seconds = 0} : pace,
           links.backend.work_done()) {}
 
 void StageRun::begin(const std::function<bool()>& stop) {
   start_ = steady_seconds();
-  collect_times();  // those of the run before and of connecting are forgotten below
+  collect_times();  // those of the previous run and of connecting are dropped below
   times_ = {.busy_with = std::vector<double>(links_.pieces.size())};
   overlaps_ = {};
   sending_.clear();
@@ -149,8 +149,8 @@ void StageRun::collect_times() {
   if (traced_) trace_transfers(transfers);
 }
 
-// Where a receive was posted before another one had arrived, it counts from that arrival on. Transfers that ended
-// before the run began are in no list.
+// A receive that was posted before the previous arrival counts from that arrival on. Transfers that ended before the
+// run are in no list.
 void StageRun::trace_transfers(const Channel::Transfers& transfers) {
   const auto take = [&](std::deque<Transfer>& open, TraceKind kind, const Span& span, double start) {
     if (open.empty()) return;

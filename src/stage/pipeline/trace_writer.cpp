@@ -99,7 +99,7 @@ const char* name_of(const TraceEvent& event) {
   return "?";
 }
 
-// Of the transfer that a send or a receive is part of: equal on both sides of an edge, and of no other transfer.
+// The id of the transfer of a send or receive: equal on both sides of an edge, and unique.
 int64_t transfer_id(const TraceEvent& event, const RankTrace& trace, int ranks) {
   const int64_t stages = trace.shape.stages, stage = trace.rank % stages;
   int64_t receiver = trace.rank, piece = event.piece;

@@ -100,7 +100,7 @@ double JobReport::load_seconds() const {
 double JobReport::lost_share() const {
   const auto ring = static_cast<size_t>(std::ssize(stages) / replicas);
   double busy = 0, total = 0;
-  // A stage that has done its part stands idle until the last one of its replica has.
+  // A stage that has finished is idle until the last stage of its replica has finished.
   for (size_t first = 0; first < stages.size(); first += ring) {
     double longest = 0;
     for (const StageReport& stage : std::span(stages).subspan(first, ring)) {
@@ -149,8 +149,9 @@ std::optional<double> JobReport::scheduled_lost_share() const {
 }
 
 double JobReport::ideal_lost_share() const {
-  if (micro_batches == 0) return 0;  // nothing to do: every line was at fault, or finished before
-  // Turns in which a stage computes one micro-batch. Before it can come round a ring again, the first one passes all.
+  if (micro_batches == 0) return 0;  // nothing to do: every line was refused, or finished before
+  // Turns of one micro-batch on a stage. Before a micro-batch can come round a ring again, the first one passes all
+  // ranks.
   const int64_t ring = std::ssize(stages) / replicas;
   const int64_t busy = virtual_stages * micro_batches;
   const int64_t turns = (virtual_stages - 1) * std::max(micro_batches, ring) + micro_batches + ring - 1;
@@ -211,7 +212,7 @@ std::optional<Verdict> merged_verdict(const std::vector<StageReport>& stages) {
     all->of_scores = part.of_scores;
     all->rows += part.rows;
     all->top1_equal += part.top1_equal;
-    // NaN stays: it says that one side is NaN and the other is not.
+    // Keeps NaN, which means that only one side is NaN.
     if (std::isnan(part.largest_difference) || part.largest_difference > all->largest_difference)
       all->largest_difference = part.largest_difference;
     all->mean_kl = all->rows > 0 ? kl / static_cast<double>(all->rows) : 0;

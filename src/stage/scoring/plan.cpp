@@ -44,7 +44,7 @@ int64_t BatchPlan::max_rows(const ResultKind& kind) const {
 
 namespace {
 
-// What a sample's first tokens cost, in costs of the very first, and how many tokens cost so much.
+// The cost of a sample's first tokens, in costs of its first token, and the number of tokens with a given cost.
 double cost_of(int64_t tokens, double growth) {
   const auto count = static_cast<double>(tokens);
   return count * (1 + growth * count / 2);

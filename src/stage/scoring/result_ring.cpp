@@ -1,5 +1,5 @@
-// A piece goes from push() to the device, its slices go from advance() to the thread, and it is free again when the
-// consumers have taken the last one.
+// push() submits a piece to the device, advance() passes its slices to the thread, and the piece is free again after
+// the consumers have received its last slice.
 #include "stage/scoring/result_ring.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace lfm2 {
 
 namespace {
 
-// Rows of logits that come to the host together: so few that the last ones of a job are soon with the consumers.
+// Rows of logits that are copied to the host together: few, so that a job's last rows reach the consumers soon.
 constexpr int64_t kSliceRows = 64;
 
 }  // namespace
@@ -113,8 +113,8 @@ void ResultRing::cut(Piece& piece, int64_t rows) {
   piece.slices.resize(slices);
 }
 
-// Enqueues the copies of a piece's slices, after its computation. Hidden states were copied with it, as they lie in
-// scratch memory.
+// Enqueues the copies of a piece's slices, after its computation. Hidden states were copied by the computation itself,
+// because they are in scratch memory.
 void ResultRing::copy(Piece& piece) {
   const bool logits = kind_.hidden == Hidden::kNone && kind_.columns() == 0;
   cut(piece, logits ? kSliceRows : piece.count);
@@ -160,7 +160,7 @@ void ResultRing::finish(const WaitUntil& wait) {
 
 std::vector<Span> ResultRing::pop_finished() {
   copies_->check();
-  static_cast<void>(copies_->pop_finished());  // else a stream keeps the times of all its work; nobody asks for these
+  static_cast<void>(copies_->pop_finished());  // else the stream would keep the times of all its work
   const std::lock_guard lock(handover_.mutex);
   return std::exchange(handover_.finished, {});
 }

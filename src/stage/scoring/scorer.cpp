@@ -36,7 +36,7 @@ size_t max_array_bytes(const BatchPlan& plan) {
 
 BufferSizes scoring_buffers(const ModelConfig& config, std::span<const LayerRange> pieces, const BatchPlan& plan,
                             const ResultKind& kind) {
-  // Where there are late parts, the arrays of the whole micro-batch stand before those of its two parts.
+  // With late parts, the arrays of the whole micro-batch precede those of its two parts.
   BufferSizes sizes{.tokens = plan.max_tokens, .array_bytes = max_array_bytes(plan) * (plan.late.samples > 0 ? 3 : 1)};
   const bool cuts =
       std::any_of(pieces.begin(), pieces.end(), [&](const LayerRange& piece) { return prunes_tokens(config, piece); });
@@ -94,7 +94,7 @@ uint64_t Scorer::cache_bytes() const {
   return bytes;
 }
 
-// Builds the index arrays of a micro-batch, or of a part of one, but its ids.
+// Builds the index arrays, except the ids, of a micro-batch or of a part of one.
 void Scorer::build(const Open& open, const Passage& passage, Piece& piece) {
   const MicroBatch& samples = open.samples;
   const bool cached = samples.is_part() && piece.caches != nullptr, scores = kind_.score && passage.last_layer;
@@ -102,7 +102,7 @@ void Scorer::build(const Open& open, const Passage& passage, Piece& piece) {
   arrays_.table_width = std::ssize(pages_);
   for (size_t sample = 0; sample < open.content.lengths.size(); ++sample) {
     const int64_t length = open.content.lengths[sample], tail = kept(length, samples);
-    if (cached) {  // its states are those that the part before has left; the first part reads none
+    if (cached) {  // reads the states that the previous part left; the first part reads none
       arrays_.add_cached(samples.past, length, pages_, piece.state, 1 - piece.state);
       piece.state = 1 - piece.state;
     } else if (passage.starts_pruned) {
@@ -113,7 +113,7 @@ void Scorer::build(const Open& open, const Passage& passage, Piece& piece) {
     if (passage.prunes_tokens) arrays_.keep_tail(static_cast<int64_t>(sample), tail, 0);
     arrays_.last_rows.push_back(static_cast<int32_t>(arrays_.tokens_left() - 1));
     if (!scores) continue;
-    // The row before a token says how likely it is.
+    // The row before a token gives its log-probability.
     const int64_t end = samples.ends_samples() ? arrays_.tokens - 1 : arrays_.tokens;
     for (int64_t row = end - open.content.scored[sample]; row < end; ++row)
       arrays_.scored_rows.push_back(static_cast<int32_t>(row));
@@ -145,7 +145,7 @@ std::vector<Scorer::Open> Scorer::late_parts(const Open& open) const {
 }
 
 // Fills the buffer's index arrays for a micro-batch and enqueues their copy to the device, before its forward. The
-// buffer must be free: nothing reads the arrays of the micro-batch before it any more.
+// buffer must be free, so nothing reads the arrays of its previous micro-batch any more.
 void Scorer::prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::span<const int32_t> ids) {
   if (kind_.hidden == Hidden::kMean) buffer.lengths = open.content.lengths;
   if (kind_.hidden == Hidden::kMean && open.samples.is_part())
@@ -171,7 +171,7 @@ void Scorer::prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::s
   links_.backend.copy(links_.backend.compute(), buffer.arrays.data(), buffer.staging.data(), bytes);
 }
 
-// What goes through with these arrays, the buffer's micro-batch or a part of it.
+// The batch of these arrays: the buffer's micro-batch or a part of it.
 BatchRows Scorer::rows_of(const StageBuffer& buffer, const Prepared& part) const {
   const MicroBatch& whole = buffer.micro_batch.samples;
   BatchRows rows{.residual =
@@ -188,14 +188,14 @@ void Scorer::collect_times() {
   for (const Span& span : results_->pop_finished()) run_.trace(TraceKind::kOutput, span);
 }
 
-// Whether another micro-batch comes. The first stage decides, and sends the lengths of its samples to every other
-// stage, or an empty message where none comes. Stages receive the message before they wait for hidden states, so no
-// stage waits for hidden states that never come.
+// Whether another micro-batch follows. The first stage decides, and sends the lengths of its samples to every other
+// stage, or an empty message if none follows. Stages receive the message before they wait for hidden states, so no
+// stage waits for hidden states that never arrive.
 bool Scorer::goes_on(int64_t micro_batch, const MicroBatches* micro_batches) {
   std::vector<int32_t> words;
   ControlLink* control = links_.control;
   if (links_.first()) {
-    // What has begun of a sample is finished.
+    // A sample that has begun is finished.
     if ((*micro_batches)[micro_batch].past > 0 || !run_.first_is_asked_to_stop())
       words = micro_batches->message(micro_batch);
     if (control != nullptr) control->send_step(words);
@@ -228,7 +228,7 @@ void Scorer::wait_for_free_buffer(StageBuffer& buffer) {
                             [&] { return buffer.computed->done() && buffer.taken->done(); });
 }
 
-// The micro-batches of a run come to each piece in order. The last piece is the last to need what is known of one.
+// The micro-batches of a run reach each piece in order. The last piece is the last to need a micro-batch's content.
 void Scorer::fill(const Action& action, const MicroBatches* micro_batches) {
   StageBuffer& buffer = buffer_of(action);
   const Open& open = begun_.open[static_cast<size_t>(action.micro_batch - (begun_.count - std::ssize(begun_.open)))];

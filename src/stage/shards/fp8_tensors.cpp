@@ -56,7 +56,7 @@ TensorSpec scale_spec(const TensorSpec& weight, Quantization::Scheme scheme) {
 
 uint64_t held_scales(const TensorSpec& weight, Quantization::Scheme scheme) {
   const uint64_t n = weight.dims[0], k = weight.dims[1];
-  // The zeros after gate and up are rows; those of the down projection are columns.
+  // The padding of gate and up consists of rows, that of the down projection of columns.
   const uint64_t rows = weight.name.ends_with(".w2.weight") ? n : n + weight.padding / k;
   if (scheme != Quantization::Scheme::kBlock) return rows;
   return (rows % kGateUpBlock == 0 ? rows / kGateUpBlock : rows) * scale_blocks(k);

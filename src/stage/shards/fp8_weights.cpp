@@ -1,4 +1,4 @@
-// Reads the scales of fp8 weights whole, as they are few.
+// Reads all scales of an fp8 weight at once, because they are few.
 #include "stage/shards/fp8_weights.h"
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@ Fp8Scales scales_of(const ShardSet& shards, const ShardTensor& weight) {
   const ShardTensor& scale = *shards.scale_of(weight);
   Fp8Scales scales(weight.spec.dims, shards.config().quantization.scheme);
   const size_t element = size_bytes(scale.dtype);
-  std::string bad;  // said only of bytes that have their checksum
+  std::string bad;  // reported only if the checksum matches
   shards.read(scale, [&](uint64_t first_byte, std::span<const std::byte> bytes) {
     const uint64_t first = first_byte / element;
     const size_t count = bytes.size() / element;

@@ -32,7 +32,7 @@ bool is_model_file(const std::filesystem::path& path) {
               fmt::format("{0}: is {1}, expected shards: weights-tools split {0} --out shards/", model.string(), what));
 }
 
-// The type of a dataset. fp8 is unsigned bytes with an attribute; nothing where the type is none of a tensor.
+// The type of a dataset. fp8 is unsigned bytes with an attribute; nothing for types that no tensor has.
 std::optional<DType> element_type(const h5::ScannedDataset& found, const std::string& where) {
   const h5::ScannedType& type = found.type;
   if (type.dtype) return *type.dtype == DType::kI32 ? std::nullopt : type.dtype;
@@ -146,7 +146,7 @@ OpenShard open_shard(const std::filesystem::path& path) {
   return {std::move(file), std::move(scan)};
 }
 
-// Looks at the numbers of all stages before one of them is blamed for the place that it has by its name.
+// Checks the stage numbers of all files before it blames one for its position in the order of names.
 void expect_each_stage_once(const std::vector<OpenShard>& shards, const std::filesystem::path& folder) {
   std::map<int64_t, std::string> by_stage;
   int64_t stages = 0;

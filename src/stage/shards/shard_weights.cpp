@@ -15,8 +15,8 @@ namespace lfm2 {
 
 namespace {
 
-// Reads a tensor from its beginning to its end. Of one in chunks more is read at a time than is asked for, as the
-// library decompresses a whole chunk for every part of it.
+// Reads a tensor from its beginning to its end. A chunked tensor is read ahead, because the library decompresses a
+// whole chunk for every part of it.
 class SequentialReader {
  public:
   SequentialReader(const ShardSet& shards, const ShardTensor& tensor) : shards_(shards), tensor_(tensor) {}
@@ -84,7 +84,7 @@ Tensor ShardWeights::load(const std::vector<std::string>& names, std::initialize
     const DType held = held_dtype(shards_, part, compute_);
     if (parts.empty()) dtype = held;
     expect((held == DType::kF8) == (dtype == DType::kF8), "ShardWeights::load: fp8 beside other types");
-    if (held != dtype) dtype = DType::kF32;  // where the parts have different types, fp32 holds each exactly
+    if (held != dtype) dtype = DType::kF32;  // if the parts have different types, fp32 holds each exactly
     parts.push_back(&part);
     asked_for_.insert(name);
     if (const ShardTensor* scale = shards_.scale_of(part)) asked_for_.insert(scale->spec.name);
@@ -111,8 +111,8 @@ bool ShardWeights::load_together(const std::vector<std::string>& names) const {
   return are_loaded_together(shards_.config(), names);
 }
 
-// A stored scale of 128 rows fills one for each eight, so that the rows of several weights, and blocks of gate and up
-// rows, stand beside each other with scales of their own. Scales are read before the weights that still wait.
+// A stored scale of 128 rows becomes one scale for each 8 rows, so that rows of several weights, and blocks of gate and
+// up rows, can be joined. Scales are read before the weights in the queue.
 void ShardWeights::add_scales(const std::vector<const ShardTensor*>& weights, Tensor& tensor, Rows rows) {
   const bool by_block = shards_.config().quantization.scheme == Quantization::Scheme::kBlock;
   const bool in_eights = std::all_of(weights.begin(), weights.end(), [&](const ShardTensor* weight) {
@@ -134,7 +134,7 @@ Tensor ShardWeights::load_for_products(const std::vector<std::string>& names, st
   return tensor;
 }
 
-// Puts the part's rows from element `first` of the tensor on. Where rows of the tensor are longer, zeros follow each
+// Writes the part's rows from element `first` of the tensor on. If rows of the tensor are longer, zeros follow each
 // row.
 void ShardWeights::add_part(const ShardTensor& part, const Tensor& tensor, int64_t first) {
   const auto count = static_cast<int64_t>(numel(part.spec.dims)), padding = static_cast<int64_t>(part.spec.padding);
@@ -144,7 +144,7 @@ void ShardWeights::add_part(const ShardTensor& part, const Tensor& tensor, int64
   add({nullptr, tensor, {.first = first + columns, .block = held - columns, .stride = held}, padding});
 }
 
-// Puts the part's rows into every other gate/up block from element `first` on; zeros fill up the last block.
+// Writes the part's rows to every other gate/up block from element `first` on; zeros pad the last block.
 void ShardWeights::add_gate_or_up(const ShardTensor& part, const Tensor& tensor, int64_t first) {
   const auto count = static_cast<int64_t>(numel(part.spec.dims)), padding = static_cast<int64_t>(part.spec.padding);
   const int64_t block = kGateUpBlock * tensor.k();
@@ -252,7 +252,7 @@ void ShardWeights::read(const Task& task, Loader& loader) {
     throw Error(ExitCode::kData, fmt::format("{}: {}", shards_.files()[task.source->file].path().string(), *overflow));
 }
 
-// Puts the stored scales of each weight's rows where these rows are; rows that are zeros have the scale 0.
+// Writes the stored scales to the places of each weight's rows; padding rows have scale 0.
 void ShardWeights::read_scales(const Task& task, Loader& loader) {
   const Tensor& tensor = task.target;
   const Scales& layout = tensor.scales;
@@ -310,7 +310,7 @@ void ShardWeights::expect_all_loaded(const std::vector<const ShardTensor*>& tens
 std::vector<const ShardTensor*> stage_tensors(const ShardSet& shards, std::span<const LayerRange> pieces) {
   const ModelConfig& config = shards.config();
   const bool first_stage = pieces.front().has_mixer(0), last_stage = pieces.back().has_feed_forward(config.layers - 1);
-  const int64_t head = shards.stages().back().end();  // of the whole model, whose first layers may be all that runs
+  const int64_t head = shards.stages().back().end();  // of the whole model, even if only its first layers run
   const bool has_head = last_stage && config.end == ModelEnd::kLmHead;
   const bool has_norm = last_stage && config.end != ModelEnd::kLastLayer;
   const auto held = [&](const TensorSpec& spec) {

@@ -1,4 +1,4 @@
-// Checksums of text files find files that were edited, or copied from another model, beside shards that stayed.
+// Checksums detect text files that were edited, or copied from another model, beside unchanged shards.
 #include "stage/shards/text_folder.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Pieces are read until a line is whole; whole lines are given out together.
+// Reads pieces until a line is complete, and returns complete lines together.
 #include "stage/io/lines/line_reader.h"
 
 #include <fcntl.h>
@@ -42,7 +42,7 @@ LineReader::LineReader(std::filesystem::path path, std::function<void()> pulse)
   if (file_.get() < 0) throw_failed_call(ExitCode::kNoInput, "dup", name(), errno);
 }
 
-// A read would wait without an end where nobody writes.
+// A read would wait without limit while no process writes.
 void LineReader::wait_for_input() {
   pollfd input{.fd = file_.get(), .events = POLLIN, .revents = 0};
   for (int ready = 0; ready <= 0;) {

@@ -1,4 +1,4 @@
-// Addresses are set aside for twice what is needed and mapped piece by piece. Where they are used up, all pieces move.
+// Reserves twice the needed addresses and maps them piece by piece. When they are used up, all pieces move.
 #include "stage/io/samples/temporary_range.h"
 
 #include <fcntl.h>
@@ -59,7 +59,7 @@ void TemporaryRange::grow(uint64_t bytes) {
   rest();
 }
 
-// A limit of addresses (ulimit -v) may leave no more than what is needed.
+// A limit of the address space (ulimit -v) may leave only the needed size.
 void TemporaryRange::set_addresses_aside(uint64_t bytes) {
   void* range = MAP_FAILED;
   uint64_t room = 0;
@@ -85,20 +85,20 @@ void TemporaryRange::set_addresses_aside(uint64_t bytes) {
 }
 
 void TemporaryRange::rest() const {
-  // A shared mapping of a file: the pages are the file's, so what was written stays.
+  // A shared mapping of a file: the pages belong to the file, so no data is lost.
   if (file_bytes_ > 0) ::madvise(data_ + file_begin_, file_bytes_, MADV_DONTNEED);
 }
 
-// False where no temporary file can hold the bytes.
+// Returns false if no temporary file can hold the bytes.
 bool TemporaryRange::map_file(uint64_t first, uint64_t bytes) {
   if (file_is_full_) return false;
-  file_is_full_ = true;  // unless what follows succeeds
+  file_is_full_ = true;  // unless the following calls succeed
   if (file_.get() < 0) {
     file_ = FileDescriptor(::open(temporary_folder().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
     if (file_.get() < 0) return false;
     file_begin_ = first;
   }
-  // Disk space is taken now: a write into a mapping that finds none would end the process.
+  // Disk space is reserved now, because a write into a mapping on a full disk would end the process.
   if (::posix_fallocate(file_.get(), static_cast<off_t>(file_bytes_), static_cast<off_t>(bytes)) != 0) return false;
   if (::mmap(data_ + first, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file_.get(),
              static_cast<off_t>(file_bytes_)) == MAP_FAILED)
@@ -108,7 +108,7 @@ bool TemporaryRange::map_file(uint64_t first, uint64_t bytes) {
   return true;
 }
 
-// Memory that is not there is refused here, and not by the kernel in the middle of the job.
+// Missing memory is refused here, and not by the kernel in the middle of the job.
 void TemporaryRange::map_memory(uint64_t first, uint64_t bytes, uint64_t wanted) {
   const uint64_t available = available_host_memory();
   const bool large = bytes > in_memory_;

@@ -14,19 +14,20 @@ namespace lfm2 {
 
 namespace {
 
-// Every piece adds kernels that start and transfers; estimates are not so exact that less than this saving counts.
+// Every piece adds kernel launches and transfers, and estimates are inexact, so smaller savings do not count.
 constexpr double kWorthwhile = 0.98;
 constexpr int64_t kMaxPieces = 4;
-// Of the other micro-batches' tokens, that the last one may have.
+// The sizes of the last micro-batch, as shares of the others' tokens.
 constexpr std::array kLastShares = {1.0 / 2, 3.0 / 8, 1.0 / 4, 3.0 / 16, 1.0 / 8, 3.0 / 32, 1.0 / 16};
-// Replays of cuts on the way to a faster one; fewer where each takes longer. kRounds: of choosing cut and micro-batch.
+// The number of replays in a search for a faster cut; fewer if each takes longer. kRounds: rounds of choosing cut and
+// micro-batch.
 constexpr int64_t kMaxReplays = 4000, kMaxReplayedForwards = 500000, kMinReplays = 200, kRounds = 2;
-// Where there are more micro-batches, the last one hardly matters.
+// With more micro-batches, the last one hardly matters.
 constexpr int64_t kMaxLateMicroBatches = 16;
 constexpr size_t kMaxMoved = 3;           // ends of virtual stages, in a row, at a time
 constexpr double kFirstTolerance = 0.02;  // of slower cuts on that way
-// Results on their way through the host's memory, hashed by several threads: slower than the bus, faster than files.
-// Several pipelines of one host share its memory. The output spans of --trace show these bandwidths.
+// The bandwidth of results through the host's memory, with hashing by several threads: slower than the bus, faster than
+// files. Pipelines of one host share its memory. The output spans of --trace show these bandwidths.
 constexpr double kResultBytesPerSecond = 40e9, kThreadResultBytesPerSecond = 2e9, kHostResultBytesPerSecond = 50e9;
 
 PipelineShape shape_of(const PipelineJob& job, const std::vector<LayerRange>& cut) {
@@ -132,9 +133,9 @@ PipelineChoice choose_for(const BlockCosts& costs, const PipelineJob& job, int64
   };
   PipelineChoice fastest = best_of(equal_partition(std::ssize(costs.blocks) / kBlocksOfLayer, job.stages * pieces));
   if (!job.balance) return fastest;
-  // The smallest largest sum of costs at the size of micro-batch that suits the equal cut is where the search begins.
-  // With several pieces neither the slowest piece nor the slowest rank alone says how long a job takes: ranks wait for
-  // each other where pieces of one round differ. Cut and micro-batch depend on each other.
+  // The search begins with the cut that minimises the largest sum of costs, at the best micro-batch size of the equal
+  // cut. With several pieces, neither the slowest piece nor the slowest rank determines the job's time, because ranks
+  // wait for each other if pieces of one round differ. Cut and micro-batch depend on each other.
   const auto tokens = static_cast<double>(fastest.target_tokens);
   std::vector<double> seconds;
   for (const StageTime& block : costs.blocks) seconds.push_back(block.seconds(tokens));
@@ -212,7 +213,7 @@ PipelineChoice choose(const PipelineCosts& costs, const PipelineJob& job) {
           static_cast<int64_t>(std::ceil(static_cast<double>(samples) / (static_cast<double>(count - 1) + share)));
       if (count > 1 && whole * job.length <= job.size.tokens) consider_target(whole * job.length);
     }
-  // Late parts are of the largest micro-batches, which read the weights least often.
+  // Late parts are combined with the largest micro-batches, which read the weights least often.
   const int64_t most = std::max<int64_t>(1, job.size.tokens / job.length), count = (samples + most - 1) / most,
                 whole = (samples + count - 1) / count, rest = samples - (count - 1) * whole;
   if (job.size.tokens < job.length || rest < 2 || count > kMaxLateMicroBatches) return best;

@@ -29,7 +29,7 @@ double estimate_part_growth(const ModelConfig& config, DType compute, bool last_
   double seconds = 0;
   for (const double block : estimate_block_seconds(config, compute, tokens, 0)) seconds += block;
   auto layers = std::count(config.layer_types.begin(), config.layer_types.end(), LayerType::kAttention);
-  if (last_positions && layers > 0) --layers;  // the last one has the tails alone
+  if (last_positions && layers > 0) --layers;  // the last one has only the kept tokens
   // Scores and sums of values: a multiplication and an addition each, for every element of a head.
   const auto flops = static_cast<double>(4 * layers * config.heads * config.head_dim);
   return flops / kAttentionFlopsPerSecond / (seconds / static_cast<double>(tokens));
@@ -70,7 +70,7 @@ BlockCosts measured_costs(const ModelConfig& config, DType compute, double kept,
   const BlockCosts whole = estimate_costs(config, compute, 0);
   BlockCosts costs = estimate_costs(config, compute, kept);
   for (size_t block = 0; block < measured.blocks.size(); ++block) {
-    // Of the block that prunes tokens, what was measured is what is wanted.
+    // The block that prunes tokens was measured with pruning.
     const bool cuts = static_cast<int64_t>(block) == last_attention_layer(config) * kBlocksOfLayer;
     const BlockCosts& same = cuts ? costs : whole;
     const double share =
@@ -91,8 +91,8 @@ std::vector<double> estimate_block_seconds(const ModelConfig& config, DType comp
       return std::max(cost.layer_flops / kFlopsPerSecond, static_cast<double>(cost.weight_bytes) / kBytesPerSecond) +
              static_cast<double>(cost.scratch_bytes) / kBytesPerSecond + kLaunchSeconds;
     };
-    // The attention that prunes tokens takes a time between the two: it needs the keys and values of all tokens, which
-    // come out of one product with the queries, and all else only of the kept ones.
+    // The attention that prunes tokens costs something between the two: it computes q, k and v of all tokens in one
+    // product, and everything else only for the kept tokens.
     seconds.push_back(block < cut ? of(tokens) : block > cut ? of(kept) : 0.5 * of(tokens) + 0.5 * of(kept));
   }
   return seconds;

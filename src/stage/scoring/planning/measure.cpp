@@ -1,4 +1,4 @@
-// Random hidden states go through the layers as those of the job do.
+// Random hidden states go through the layers in the same way as the job's.
 #include "stage/scoring/planning/measure.h"
 
 #include <algorithm>
@@ -28,8 +28,8 @@ class Stopwatch {
     if (!backend.memory_is_host_memory() && has_room) others_ = backend.allocate(kOtherBytes);
   }
 
-  // What a pass of `work` takes among others. The first pass of a GPU's kernels begins with a pause that no later pass
-  // has, because a layer's first kernel begins while the layer before ends.
+  // The time of a pass of `work` among other passes. Only the first pass begins with a pause, because later a layer's
+  // first kernel starts while the previous layer ends.
   double seconds(const std::function<void()>& work) {
     if (backend_.memory_is_host_memory()) return least_seconds(work, 1);
     constexpr int kPasses = 3;
@@ -44,7 +44,8 @@ class Stopwatch {
     stream.drain();
     static_cast<void>(stream.pop_finished());
     for (int run = 0; run <= runs_; ++run) {
-      // Other layers are computed between two uses of a layer's weights, which so come from the device's memory.
+      // Between two uses of a layer's weights other layers are computed, so the weights must come from the device's
+      // memory, not its L2.
       if (others_.data()) backend_.copy(stream, others_.data(), others_.data() + kOtherBytes / 2, kOtherBytes / 2);
       stream.submit(
           [&] {
@@ -108,7 +109,7 @@ BatchArrays batch_of(int64_t length, int64_t past, int64_t tokens, int64_t tail)
   return arrays;
 }
 
-// A step of a generation: a token of each of `tokens` sequences, after `cached` others that are in pages of their own.
+// A step of a generation: one token of each of `tokens` sequences, after `cached` tokens in separate pages.
 BatchArrays step_of(const CacheShape& caches, int64_t cached, int64_t tokens) {
   std::vector<int32_t> pages(static_cast<size_t>(caches.pages / caches.slots));  // of a sequence
   std::iota(pages.begin(), pages.end(), 0);
@@ -121,7 +122,7 @@ BatchArrays step_of(const CacheShape& caches, int64_t cached, int64_t tokens) {
   return arrays;
 }
 
-// Caches for such steps, in memory that is quickly filled: of many long sequences, fewer positions are cached.
+// Caches for such steps, small enough to be filled quickly: many long sequences get fewer cached positions.
 CacheShape shape_of_steps(int64_t& cached, int64_t tokens) {
   constexpr int64_t kPage = 256, kMaxPages = 1024;
   const int64_t pages = std::clamp<int64_t>(kMaxPages / tokens, 1, cached / kPage + 1);
@@ -193,7 +194,8 @@ StageTime measure_head_time(Backend& backend, const Stage& stage, DType compute)
 
 BlockKinds block_kinds(const ModelConfig& config) {
   BlockKinds kinds;
-  // Of a token mixer its type, and whether it prunes tokens; of a feed-forward whether it is dense.
+  // The kind of a block: for a token mixer its type and whether it prunes tokens; for a feed-forward whether it is
+  // dense.
   std::vector<std::tuple<std::optional<LayerType>, bool>> known;
   for (int64_t block = 0; block < config.layers * kBlocksOfLayer; ++block) {
     const int64_t layer = block / kBlocksOfLayer;
@@ -205,7 +207,7 @@ BlockKinds block_kinds(const ModelConfig& config) {
       known.push_back(kind);
       kinds.examples.push_back(block);
     }
-    // The first block comes with the embedding, which is read for nothing.
+    // Loading the first block also loads the embedding, which is not needed.
     if (kinds.examples[found] == 0) kinds.examples[found] = block;
     kinds.kind_of.push_back(found);
   }

@@ -1,4 +1,4 @@
-// Each rank is replayed until it needs a time that another rank has not reached yet.
+// Each rank is replayed until it needs a time that another rank has not computed yet.
 #include "stage/scoring/planning/replay.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ struct ReplayedBuffer {
   double computed = 0;
 };
 
-// What one rank has done so far.
+// The state of one rank's replay.
 struct ReplayedRank {
   ReplayedRank(PipelineShape pipeline, int64_t stage_number, int64_t micro_batches, double& free_device)
       : schedule(pipeline, stage_number, micro_batches),
@@ -29,8 +29,8 @@ struct ReplayedRank {
         next(schedule.next()),
         buffers(static_cast<size_t>(schedule.buffers())) {}
 
-  // When the next action could compute if the device were free; nothing where it does not compute, or that is not known
-  // yet.
+  // When the next action could begin to compute if the device were free; nothing if it does not compute, or the time is
+  // not known yet.
   std::optional<double> could_compute() const;
   bool finished() const { return !next && sends.empty() && receives.empty(); }
   ReplayedBuffer& buffer(int index) { return buffers[static_cast<size_t>(index)]; }
@@ -39,7 +39,7 @@ struct ReplayedRank {
 
   Schedule schedule;
   int64_t stage, stages;
-  double* device;  // when it is free; ranks may share one
+  double* device;  // when the device is free; ranks may share one
   std::optional<Action> next;
   std::vector<ReplayedBuffer> buffers;
   double host = 0, compute = 0, edge = 0;  // when host, compute stream and the edge to the next rank are free
@@ -60,7 +60,7 @@ std::optional<double> ReplayedRank::could_compute() const {
   return std::max({compute, host, *used.arrived});
 }
 
-// False where the action waits for what is not known yet.
+// Returns false if the action waits for a time that is not known yet.
 bool ReplayedRank::carry_out(const Action& action, const ActionTimes& times) {
   ReplayedBuffer& used = buffer(action.buffer);
   const auto computes = [&](double from, double seconds) {
@@ -105,7 +105,7 @@ bool ReplayedRank::carry_out_next(const ActionTimes& times) {
   return true;
 }
 
-// Lets the sends of an edge meet their receives. True where one did.
+// Matches the sends of an edge with their receives. Returns true if any matched.
 bool transfer(ReplayedRank& sender, ReplayedRank& receiver, const ActionTimes& times) {
   bool moved = false;
   while (!sender.sends.empty() && !receiver.receives.empty()) {
@@ -123,8 +123,8 @@ bool transfer(ReplayedRank& sender, ReplayedRank& receiver, const ActionTimes& t
   return moved;
 }
 
-// Of all ranks, carries out the computation that could begin first: whatever any rank is yet to find out, it could
-// begin no sooner. False where no rank has one.
+// Runs the computation, of all ranks, that can begin first; no unknown time can make another one begin sooner. Returns
+// false if no rank has one.
 bool compute_first(std::vector<ReplayedRank>& ranks, const ActionTimes& times) {
   ReplayedRank* first = nullptr;
   double start = 0;
