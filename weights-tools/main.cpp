@@ -57,7 +57,7 @@ void add_console(CLI::App& command, Console& console) {
       ->default_str("auto");
 }
 
-// A command whose options are in the group kInput until another one begins.
+// Adds a command. Its options belong to the group kInput until another group begins.
 CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& about) {
   CLI::App* command = app.add_subcommand(name, about);
   command->get_help_ptr()->group(kDiagnosis);
@@ -83,7 +83,7 @@ void add_dtype(CLI::App& command, std::string& dtype, const std::string& about) 
   command.add_option("--dtype", dtype, about)->capture_default_str()->type_name("TYPE");
 }
 
-// What becomes fp8, and how.
+// The options of what becomes fp8, and how.
 void add_fp8(CLI::App& command, std::string& scheme, std::string& modules) {
   command.add_option("--scheme", scheme, "Scales of fp8: by channel (row), or by block of 128 x 128")
       ->check(CLI::IsMember({"channel", "block"}))
@@ -251,7 +251,7 @@ int run(int argc, char** argv) {
          app.get_subcommands([&](const CLI::App* one) { return argc > 1 && one->check_name(argv[1]); }))
       check_option_words(*command, argc - 1, argv + 1);
     app.parse(argc, argv);
-  } catch (const CLI::Success& asked) {  // --help and --version come here
+  } catch (const CLI::Success& asked) {  // --help and --version arrive here
     return app.exit(asked);
   } catch (const CLI::Error& error) {
     std::string message = error.what();

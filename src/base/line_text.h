@@ -5,8 +5,7 @@
 
 namespace lfm2 {
 
-// Removes a final \r from a line that is given without its
-// and, from a file's first line, the byte order mark.
+// Removes a final \r from a line that is given without its \n and, from a file's first line, the byte order mark.
 inline std::string_view text_of_line(std::string_view line, bool is_first) {
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   if (is_first && line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());

@@ -1,4 +1,4 @@
-// Search of added tokens, and what stands around them.
+// Searches added tokens and the whitespace around them.
 #include "text/added_tokens.h"
 
 #include <algorithm>
@@ -86,7 +86,7 @@ AddedTokens::Match AddedTokens::widened(const AddedToken& token, std::string_vie
   if (token.single_word && (trailing(before, word_set()) > 0 || leading(after, word_set()) > 0)) match.taken = false;
   if (token.lstrip && match.begin > done)
     while (const size_t bytes = trailing(text.substr(done, match.begin - done), whitespace_set())) match.begin -= bytes;
-  // What the token before took on its right is whitespace, up to other text.
+  // The whitespace that the previous token included on its right reaches up to other text.
   if (token.rstrip) match.end = std::max(match.end, done);
   if (token.rstrip)
     while (const size_t bytes = leading(text.substr(match.end), whitespace_set())) match.end += bytes;

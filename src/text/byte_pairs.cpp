@@ -74,7 +74,7 @@ bool PairQueue::pop(Rank& rank, uint32_t& position) {
     bucket.late.pop_back();
   }
   if (bucket.next == bucket.positions.size() && bucket.late.empty()) {
-    constexpr size_t kMaxKept = 1024;  // of a list's memory, so that many lists are not as large as the largest
+    constexpr size_t kMaxKept = 1024;  // limit of a list's kept memory, so that not all lists grow to the largest size
     bucket.positions.clear();
     if (bucket.positions.capacity() > kMaxKept) bucket.positions.shrink_to_fit();
     bucket.next = 0;
@@ -136,8 +136,8 @@ void BytePairs::encode_short(std::string_view piece, std::vector<TokenId>& ids) 
 
 namespace {
 
-// The tokens of a long piece, a cell for each byte. The first cell of a token holds its id, the last one, where there
-// are several, kLength + its length in bytes. So both neighbours are found without links.
+// The tokens of a long piece, a cell for each byte. The first cell of a token holds its id; its last cell, if it is a
+// different one, holds kLength + its length in bytes. So both neighbours are found without links.
 class Cells {
  public:
   Cells(std::vector<uint32_t>& cells, const std::vector<uint32_t>& lengths, size_t size)
@@ -188,7 +188,7 @@ void BytePairs::encode_long(std::string_view piece, Scratch& scratch, std::vecto
   Rank rank = 0;
   uint32_t at = 0;
   while (queue.pop(rank, at)) {
-    // One of the two may have been merged with another neighbour since.
+    // One of the two may have been merged with another neighbour meanwhile.
     if (!cells.begins(at) || cells.token(at) != merges_[rank].left) continue;
     const uint32_t right = cells.end(at);
     if (right == cells.size() || cells.token(right) != merges_[rank].right) continue;

@@ -15,10 +15,10 @@ namespace lfm2 {
 
 namespace {
 
-// Patterns whose groups repeat need a stack for going back. The common ones have none and need next to nothing.
+// Patterns with repeated groups need a stack for backtracking. The common patterns have none and need almost no memory.
 constexpr size_t kMinJitStack = 32 << 10, kMaxJitStack = 16 << 20;
-// How often a match may go back, and how many bytes it may look at, before that counts (WorkLimit), as it does for a
-// long run of spaces.
+// How often a match may backtrack, and how many bytes it may read, before this counts as work (WorkLimit), as it does
+// for a long run of spaces.
 constexpr uint32_t kStepsOfMatch = 2000;
 constexpr size_t kWindow = 256;
 
@@ -69,7 +69,7 @@ PreTokenizer::PreTokenizer(const std::vector<SplitPattern>& patterns, const std:
     if (matches_empty != 0)
       throw Error(ExitCode::kData,
                   fmt::format("{}: {} matches empty text, which is not supported", what, compiled.name));
-    // Fails where the system allows no new machine code; then PCRE2 interprets.
+    // Fails if the system forbids new machine code; then PCRE2 interprets the pattern.
     compiled.compiled_to_machine_code =
         pcre2_jit_compile_8(compiled.code.get(), PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0;
     patterns_.push_back(std::move(compiled));
@@ -92,7 +92,7 @@ std::string_view PreTokenizer::symbols(std::string_view text, Scratch& scratch) 
       continue;
     }
     const Utf8Character character = first_character(text);
-    // Each byte that is not UTF-8 has a separate symbol, so that their number is known without looking again.
+    // Each byte that is not UTF-8 has a separate symbol, so that the number of bytes follows from the symbols.
     const size_t length = character.valid ? character.length : 1;
     symbols[count++] = character.valid ? table_[character.point] : SymbolTable::kInvalid;
     text.remove_prefix(length);
@@ -132,8 +132,8 @@ int PreTokenizer::run(const Pattern& pattern, std::string_view symbols, size_t f
   return found;
 }
 
-// A match sees the text up to a window's end. Where it would look farther, PCRE2 says so, and the window grows: so it
-// is known how far a match looked, and what it would find without windows is what it finds.
+// A match sees the text up to a window's end. If it needs more text, PCRE2 reports a partial match, and the window
+// grows. So the result equals that without windows, and the distance that the match looked ahead is known.
 PreTokenizer::Match PreTokenizer::next_match(const Pattern& pattern, std::string_view symbols, size_t from,
                                              const Work& work) const {
   work.limit.check_stop();

@@ -32,7 +32,7 @@ CodePointSet any_case(uint32_t point) {
   return set;
 }
 
-// Whether some one character is the same as these two where case does not matter, such as ß and ss.
+// Whether some single character equals these two without case, such as ß and ss.
 bool fold_together(uint32_t first, uint32_t second) {
   const char pair[] = {static_cast<char>(lower(first)), static_cast<char>(lower(second))};
   const std::string_view text(pair, 2);
@@ -97,7 +97,7 @@ class SplitParser {
   }
 
   void sequence(int depth, bool any_case_here) {
-    uint32_t before = 0;  // the literal before, where case does not matter
+    uint32_t before = 0;  // the previous literal, if case does not matter
     while (!rest_.empty() && rest_[0] != '|' && rest_[0] != ')') {
       const uint32_t now = atom(depth, any_case_here);
       if (any_case_here && before != 0 && now != 0 && fold_together(before, now))
@@ -107,7 +107,7 @@ class SplitParser {
     }
   }
 
-  // Returns the character where the atom is one, else 0.
+  // Returns the character if the atom is one, else 0.
   uint32_t atom(int depth, bool any_case_here) {
     if (rest_[0] == '(') {
       group(depth, any_case_here);
@@ -152,7 +152,7 @@ class SplitParser {
       refuse("a group of a kind that is not supported");
     } else {
       accept("(");
-      add_text("(?:");  // what it captures is not used
+      add_text("(?:");  // the captured text is not used
     }
     alternatives(depth + 1, any_case_inside);
     if (!accept(")")) refuse("a group without end");
@@ -197,7 +197,7 @@ class SplitParser {
     return value;
   }
 
-  // \s, \S, \d, \D, \p{…} and \P{…}; none where another escape stands.
+  // \s, \S, \d, \D, \p{…} and \P{…}; nothing for another escape.
   std::optional<CodePointSet> escaped_set() {
     if (accept("\\s")) return whitespace_set();
     if (accept("\\S")) return complement(whitespace_set());
@@ -298,7 +298,7 @@ SymbolTable::SymbolTable(const std::vector<SplitPattern>& patterns, const std::s
   bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
 
   for (uint32_t point = 0; point < 0x80; ++point) symbols_[point] = static_cast<uint8_t>(point);
-  std::map<std::vector<bool>, uint8_t> symbol_of;  // by which sets hold the code points
+  std::map<std::vector<bool>, uint8_t> symbol_of;  // by the sets that contain the code points
   for (size_t i = 0; i + 1 < bounds.size(); ++i) {
     std::vector<bool> members;
     for (const CodePointSet* set : sets) members.push_back(contains(*set, bounds[i]));

@@ -21,7 +21,7 @@ std::optional<int64_t> StopText::feed(std::string_view bytes, bool may_stop) {
   size_t found = std::string::npos;
   for (const std::string& stop : stops_) {
     if (!may_stop) break;
-    // What ended before these bytes was looked at with those.
+    // Stop texts that ended before these bytes were found with the previous bytes.
     const size_t from = old >= stop.size() ? old - stop.size() + 1 : 0;
     found = std::min(found, tail_.find(stop, from));
   }

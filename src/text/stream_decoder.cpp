@@ -1,4 +1,4 @@
-// Whole characters out of tokens that may hold parts of them.
+// Assembles whole characters from tokens that may contain parts of characters.
 #include "text/stream_decoder.h"
 
 #include "base/utf8.h"

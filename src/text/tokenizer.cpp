@@ -1,4 +1,4 @@
-// Puts the parts together: added tokens, pieces, tokens of pieces, what stands around a text.
+// Combines the steps: added tokens, pieces, tokens of pieces, and the tokens around a text.
 #include "text/tokenizer.h"
 
 #include <fmt/format.h>
@@ -71,7 +71,7 @@ void Tokenizer::encode(std::string_view text, bool add_special_tokens, std::vect
     }
   }
   if (!scratch) scratch = make_scratch();
-  encode(text, add_special_tokens, ids, *scratch, stop);  // where this throws, the scratch goes too
+  encode(text, add_special_tokens, ids, *scratch, stop);  // if this throws, the scratch is destroyed
   const std::lock_guard lock(state_->mutex);
   state_->free.push_back(std::move(scratch));
 }

@@ -18,11 +18,11 @@ namespace {
 constexpr uint64_t kMaxId = (1 << 20) - 1;
 constexpr size_t kMaxPatterns = 16;
 constexpr size_t kMaxAddedToken = 1024;  // bytes; each position of a text may cost that number of steps
-// What ByteLevel cuts with where no Split stands before it.
+// The pattern with which ByteLevel cuts if no Split precedes it.
 constexpr std::string_view kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// A value of the file with its place in it, such as model.vocab.
+// A value of the file with its path, such as model.vocab.
 class Field {
  public:
   Field(const Json& value, std::string place, const std::string& what)
@@ -37,7 +37,7 @@ class Field {
     throw Error(ExitCode::kData, fmt::format("{} is {}, expected {}", name(), json_excerpt(value_), expected));
   }
 
-  // Expects an object that has no other keys than these.
+  // Expects an object with no keys but these.
   const Field& object(std::initializer_list<std::string_view> keys) const {
     if (!value_.is_object()) refuse("an object");
     for (const auto& [key, ignored] : value_.items())
@@ -67,7 +67,7 @@ class Field {
     return value_.get<bool>();
   }
   TokenId id() const { return static_cast<TokenId>(json_unsigned(value_, kMaxId, what_, place_)); }
-  // The type of an object with a type.
+  // The "type" of an object.
   const std::string& type() const { return (*this)["type"].text(); }
 
   static constexpr const char* kRoot = "the file";
@@ -126,7 +126,7 @@ void read_merges(const Field& model, TokenizerFile& file) {
   for (const Json& value : merges.value()) {
     if (value.is_array() != lists)
       throw Error(ExitCode::kData, fmt::format("{} holds both lists and strings, expected one of them", merges.name()));
-    // tokenizers leaves out these lines of merges.txt.
+    // tokenizers skips these lines of merges.txt.
     if (value.is_string() && value.get_ref<const std::string&>().starts_with("#version")) continue;
     const auto [left, right] = merge_texts(merges, value);
     const auto id = [&](std::string_view text) {
@@ -150,15 +150,15 @@ void read_model(const Field& model, TokenizerFile& file) {
   expect_empty(model, "end_of_word_suffix");
   if (model.has("byte_fallback") && model["byte_fallback"].flag())
     model["byte_fallback"].refuse("false, because bytes are tokens here");
-  // Without a token for the unknown there is nothing to fuse.
+  // Without an unknown token there is nothing to fuse.
   if (model.has("fuse_unk")) model["fuse_unk"].flag();
   file.ignore_merges = model.has("ignore_merges") && model["ignore_merges"].flag();
   read_vocabulary(model, file);
   read_merges(model, file);
 }
 
-// tokenizers takes the id of an added token from the model, or counts on from the model's number of tokens; the id in
-// the file has no influence. Where that would give another id than the file says, the file is broken.
+// tokenizers uses the model's id of an added token, or the next number after the model's tokens; it ignores the id in
+// the file. If that id differs, the file is broken.
 void read_added_tokens(const Field& list, TokenizerFile& file) {
   auto next = static_cast<TokenId>(file.vocabulary.count());
   std::unordered_set<std::string> texts;
@@ -191,7 +191,7 @@ void read_added_tokens(const Field& list, TokenizerFile& file) {
 void read_split(const Field& split, TokenizerFile& file) {
   split.object({"type", "pattern", "behavior", "invert"});
   if (split["behavior"].value() != "Isolated") split["behavior"].refuse("\"Isolated\"");
-  split["invert"].flag();  // what matches and what does not are pieces in either case
+  split["invert"].flag();  // matches and the text between them are pieces in either case
   const Field pattern = split["pattern"].object({"Regex", "String"});
   if (pattern.value().size() != 1) pattern.refuse("one of \"Regex\" and \"String\"");
   if (pattern.has("String") && pattern["String"].text().empty()) pattern.refuse("a text that is not empty");

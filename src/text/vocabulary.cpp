@@ -12,7 +12,7 @@ namespace lfm2 {
 
 namespace {
 
-// Bytes that are printable in Latin-1 are written as themselves, the others as U+0100 and on.
+// Bytes that are printable in Latin-1 are written as themselves, the others as U+0100 and following.
 bool stands_for_itself(uint32_t byte) {
   return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || (byte >= 0xae && byte <= 0xff);
 }
@@ -61,7 +61,7 @@ void Vocabulary::add(TokenId id, std::string text, Kind kind, const std::string&
   const size_t place = index(id);
   if (place >= tokens_.size()) tokens_.resize(place + 1);
   if (tokens_[place].present) throw Error(ExitCode::kData, fmt::format("{}: two tokens have the id {}", what, id));
-  // tokenizers decodes a token as it is where it is not byte-level text.
+  // tokenizers decodes a token unchanged if it is not byte-level text.
   const std::optional<std::string> bytes = byte_level_bytes(text);
   tokens_[place] = {bytes.value_or(text), true, bytes.has_value() && kind == Kind::kModel};
   if (!ids_.emplace(std::move(text), id).second)

@@ -1,4 +1,5 @@
-// The command inspect: what a model or a folder of shards holds, for people and for programs. Reads no tensor.
+// The command inspect: lists the content of a model or a folder of shards, for people and for programs. Reads no
+// tensor.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,6 +1,5 @@
-// The child answers through a pipe with one byte of exit code and a text, of which only the form is checked. A child
-// that a hostile file took over can still answer that all is right, so the answer is worth no more than the parser. But
-// answering is all that such a child can do.
+// The child answers through a pipe with one byte of exit code and a text, whose form is checked. A child that a hostile
+// file has taken over can still answer that all is right, but it can do nothing else.
 #include "weights-tools/commands/limited_child.h"
 
 #include <fcntl.h>
@@ -52,8 +51,8 @@ namespace {
 constexpr size_t kMaxAnswerBytes = 8192;
 
 #ifdef LFM2_SYSCALL_FILTER
-// Leaves the process the system calls that reading files needs. Every other call fails with EPERM, and so do opening a
-// file for writing and signals to other processes.
+// Allows only the system calls that reading files needs. Every other call fails with EPERM, as do opening a file for
+// writing and signals to other processes.
 void filter_system_calls() {
   const std::vector<uint32_t> allowed = {
       SYS_read,       SYS_pread64,       SYS_readv,           SYS_write,          SYS_close,        SYS_fstat,
@@ -104,7 +103,7 @@ void filter_system_calls() {
   by_argument(SYS_open, 1, BPF_JSET, kWriting, refuse, kAllow);
 #endif
   by_argument(SYS_tgkill, 0, BPF_JEQ, static_cast<uint32_t>(::getpid()), kAllow, refuse);
-  // F_SETOWN and what follows it decide which process gets the signals of a descriptor.
+  // F_SETOWN and the following commands decide which process gets the signals of a descriptor.
   by_argument(SYS_fcntl, 1, BPF_JGE, F_SETOWN, refuse, kAllow);
   statement(BPF_RET | BPF_K, refuse);
   const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
@@ -123,7 +122,7 @@ void set_limit(decltype(RLIMIT_AS) which, uint64_t value) {
   ::setrlimit(which, &limit);
 }
 
-// The child must not be able to undo anything that is set here.
+// The child must not be able to undo these settings.
 void limit_this_process(const ChildLimits& limits, pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);  // the parent died before prctl() was called
@@ -184,12 +183,12 @@ class Child {
     while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
     }
   }
-  // The wait status of the child; nothing where it still runs at the deadline.
+  // The wait status of the child; nothing if it still runs at the deadline.
   std::optional<int> wait_until(Clock::time_point deadline) {
     int status = 0;
     for (;;) {
       const pid_t found = ::waitpid(pid_, &status, WNOHANG);
-      // The system keeps no status where SIGCHLD is ignored.
+      // The system keeps no status if SIGCHLD is ignored.
       if (found == pid_ || (found < 0 && errno != EINTR)) break;
       throw_if_interrupted();
       if (Clock::now() >= deadline) return std::nullopt;
@@ -203,7 +202,7 @@ class Child {
   pid_t pid_;
 };
 
-// Reads what the child writes until it closes the pipe. False where the deadline comes first.
+// Reads the child's output until it closes the pipe. Returns false if the deadline comes first.
 bool read_answer(const FileDescriptor& from, Clock::time_point deadline, std::string& answer) {
   answer.clear();
   for (;;) {

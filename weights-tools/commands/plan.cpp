@@ -16,9 +16,9 @@ namespace lfm2 {
 
 namespace {
 
-constexpr int64_t kUsualTokens = 2048;  // of a micro-batch, where no option says otherwise
+constexpr int64_t kUsualTokens = 2048;  // of a micro-batch, the default
 
-// A plan needs sizes and no weights, so a configuration is enough. Its weights count as bf16.
+// A plan needs only sizes, so a configuration is enough. Its weights count as bf16.
 std::unique_ptr<ModelSource> open_for_plan(const PlanOptions& options) {
   if (builtin_model_config(options.model).empty() && !options.model.ends_with(".json"))
     return open_model(options.model, options.config, FolderForm::kShards);
@@ -28,8 +28,8 @@ std::unique_ptr<ModelSource> open_for_plan(const PlanOptions& options) {
   return std::make_unique<SynthSource>(named_config_text(options.model), options.model, 0, DType::kBf16);
 }
 
-// The type that activations have: the one asked for, else that of `lfm2_stage --dtype auto`. Beside fp8 weights it is
-// that of the others.
+// The type of activations: the requested one, else that of `lfm2_stage --dtype auto`, which is the type of the weights
+// that are not fp8.
 DType act_dtype(const ModelSource& model, std::optional<DType> wanted) {
   return wanted ? *wanted : dtype_of_most_bytes(model.tensors());
 }
@@ -37,7 +37,7 @@ DType act_dtype(const ModelSource& model, std::optional<DType> wanted) {
 struct Plan {
   std::vector<StageNeeds> stages;
   NeedsInput input;
-  uint64_t gpu_bytes = 0;  // memory of a GPU; 0 where it was not asked for
+  uint64_t gpu_bytes = 0;  // memory of a GPU; 0: not given
   bool fits(const StageNeeds& stage) const { return stage.total_bytes() <= gpu_bytes; }
 };
 

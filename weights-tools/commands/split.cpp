@@ -44,7 +44,7 @@ void transfer(const std::string& title, const ModelSource& source, ModelWriter& 
   if (!console.quiet && non_finite.count > 0) say(fmt::format("{}: {}", title, non_finite.text()));
 }
 
-// Refuses what a job would refuse later, when the model is long split. Chat templates are copied as they are.
+// Refuses text files that a job would refuse later. Chat templates are copied unchecked.
 void check_text_file(const TextFile& file) {
   const std::string what = file.path.string();
   if (file.name == shard::kTokenizerFile) {
@@ -137,7 +137,7 @@ void run_quantize(const QuantizeOptions& options, const Console& console) {
 
 void run_merge(const MergeOptions& options, const Console& console) {
   auto source = open_shards(options.shards);
-  // A model.bin holds fp32 alone.
+  // A model.bin contains only fp32.
   if (std::filesystem::path(options.out).extension() == ".bin" && holds_fp8(*source))
     source = dequantize(std::move(source), DType::kF32);
   const auto writer = create_model(*source, options.out, options.force, read_text_files(*source, options.shards));

@@ -1,5 +1,4 @@
-// Needs count weights from the list of tensors, activations and work by running the forward on operators that only
-// count.
+// Counts weights by the list of tensors, and activations and work by running the forward on operators that only count.
 #include "weights-tools/commands/stages.h"
 
 #include <fmt/format.h>
@@ -43,7 +42,7 @@ bool belongs_to(const TensorSpec& spec, const LayerRange& range, const ModelConf
   return spec.layer >= range.first && spec.layer < range.end();
 }
 
-// Scores and weighted values of one token, over the mean number of positions that it sees.
+// The work of attention scores and weighted values of one token, over the mean number of positions that it sees.
 double attention_flop(const ModelConfig& config, int64_t length) {
   return 4.0 * static_cast<double>(config.heads * config.head_dim) * static_cast<double>(length + 1) / 2.0;
 }

@@ -25,8 +25,8 @@ namespace lfm2 {
 
 namespace {
 
-constexpr size_t kBlock = 4 << 20;   // bytes of lines that are read, then converted, then written
-constexpr size_t kPart = 128 << 10;  // bytes of lines that one thread takes
+constexpr size_t kBlock = 4 << 20;   // bytes of lines in a block, which is read, converted and written
+constexpr size_t kPart = 128 << 10;  // bytes of lines that a thread claims
 
 int usable_cores() {
   cpu_set_t mine;
@@ -189,8 +189,8 @@ class BlockConverter {
 // Reads stdin in blocks of whole lines.
 class BlockReader {
  public:
-  // What has come so far, up to its last line break, but at least one line; the last line may have no line break.
-  // Empty at the end. Valid until the next call.
+  // The input so far up to its last line break, at least one line; the last line may lack a line break. Empty at the
+  // end. Valid until the next call.
   std::string_view next() {
     std::copy(buffer_.begin() + offset(given_), buffer_.begin() + offset(filled_), buffer_.begin());
     filled_ -= given_;
@@ -225,7 +225,7 @@ class BlockReader {
 
   std::vector<char> buffer_ = std::vector<char>(kBlock);
   size_t filled_ = 0;
-  size_t given_ = 0;  // bytes at the front that the last call gave
+  size_t given_ = 0;  // bytes at the front that the last call returned
 };
 
 }  // namespace

@@ -43,7 +43,7 @@ double element_value(DType dtype, const std::byte* at) {
                           other.file_of(tensor)));
 }
 
-// Where the shards hold values of what is fp8 in the other model, its values of the same type.
+// If the shards have dequantised values of the other model's fp8 weights, dequantises these to the same type.
 std::unique_ptr<ModelSource> in_form_of(const ModelSource& shards, std::unique_ptr<ModelSource> other) {
   if (!holds_fp8(*other) || shards.config().quantization.scheme != Quantization::Scheme::kNone) return other;
   const auto fp8 = std::find_if(other->tensors().begin(), other->tensors().end(),
@@ -155,7 +155,7 @@ std::string verify(const VerifyOptions& options, ProgressMode mode) {
 
 void run_verify(const VerifyOptions& options, const Console& console) {
   std::string found;
-  if (options.untrusted) {  // the child may not write, not even progress into a file
+  if (options.untrusted) {  // the child must not write, not even progress to a file
     const ProgressMode mode = ::isatty(STDERR_FILENO) != 0 ? console.progress : ProgressMode::kOff;
     ChildLimits limits = limits_for(options);
     limits.progress = mode != ProgressMode::kOff;

@@ -1,4 +1,4 @@
-// The form has no magic number and no checksum, so every field is compared with a limit before it is used.
+// The format has no magic number and no checksum, so every field is compared with a limit before it is used.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,11 +17,11 @@ static_assert(std::endian::native == std::endian::little, "the files are little-
 namespace {
 
 constexpr uint32_t kMaxTensors = 65536;
-constexpr uint32_t kZip = 0x04034b50;  // how a ZIP archive begins, which is how torch.save writes
+constexpr uint32_t kZip = 0x04034b50;  // the beginning of a ZIP archive, which torch.save writes
 constexpr uint32_t kMaxNameBytes = 256;
 constexpr uint32_t kMaxRank = 4;
 constexpr std::string_view kLeftOut = "model.";
-constexpr std::string_view kHead = "lm_head.";  // has no leading "model." in Hugging Face's names, too
+constexpr std::string_view kHead = "lm_head.";  // has no leading "model." in Hugging Face's names either
 
 // Reads the table from front to back, in pieces of the file.
 class TableCursor {
@@ -146,7 +146,7 @@ FileLayout model_bin_layout(const ModelSource& source) {
     put(layout.header, static_cast<uint32_t>(names[i].size()));
     layout.header += names[i];
     put(layout.header, static_cast<uint32_t>(dims.size()));
-    // The limits of the configuration keep extents inside 32 bits.
+    // The limits of the configuration keep extents within 32 bits.
     for (uint64_t extent : dims) put(layout.header, static_cast<uint32_t>(extent));
     put(layout.header, offset);
     put(layout.header, layout.tensors[i].bytes);

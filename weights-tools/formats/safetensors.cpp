@@ -1,5 +1,5 @@
-// The form is a u64 header length, a JSON header, and the data. The checks are those of the reference implementation in
-// Rust.
+// The format is a u64 header length, a JSON header, and the data. The checks are those of the reference implementation
+// in Rust.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,7 +18,7 @@ namespace lfm2 {
 namespace {
 
 constexpr uint64_t kLengthBytes = 8;
-// The format allows 100 MB, which would take gigabytes as parsed JSON. 10,000 tensors need 2 MB.
+// The format allows 100 MB, which would need gigabytes as parsed JSON. 10,000 tensors need 2 MB.
 constexpr uint64_t kMaxHeader = uint64_t{16} << 20;
 constexpr uint64_t kHeaderAlignment = 8;
 constexpr size_t kMaxDimensions = 8;
@@ -150,7 +150,7 @@ struct FileTensor {
   std::vector<size_t> parts;  // indices into ModelSource::tensors()
 };
 
-// The parts of one tensor must be those of all experts, of one type and shape. Shards of strangers may lack some.
+// The parts of one tensor must be those of all experts, of one type and shape. Untrusted shards may lack some.
 void fuse_dims(FileTensor& tensor, const ModelSource& source) {
   const auto experts = static_cast<size_t>(source.config().experts);
   const size_t matrices = tensor.name.find("gate_up_proj") == std::string::npos ? 1 : 2;

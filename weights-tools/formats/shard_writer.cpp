@@ -1,5 +1,5 @@
-// HDF5 allocates every dataset at once and says where it is. The bytes are then written there by plain writes, which
-// need no copy inside the library and overlap with reading.
+// HDF5 allocates every dataset at once and reports its offset. Plain writes then write the bytes there, without a copy
+// inside the library and in parallel with reading.
 #include "weights-tools/formats/shard_writer.h"
 
 #include <fmt/format.h>
@@ -56,7 +56,7 @@ bool is_name_of_split(std::string_view rest) {
   return rest.empty() || is_temporary_ending(rest);
 }
 
-// The text files that a shard of an earlier split lists; none where it is damaged.
+// The text files that a shard of an earlier split lists; none if it is damaged.
 std::map<std::string, std::string> older_text_files(const fs::path& older_shard) {
   try {
     return text_files_of(h5::scan(CheckedFile(older_shard)).attributes, older_shard.string());
@@ -78,7 +78,7 @@ void add_unfinished(const fs::path& folder, std::string_view name, std::vector<f
   }
 }
 
-// The text files in the folder that earlier splits left and the new one lacks. A file that no shard lists may be the
+// The text files of earlier splits in the folder that the new split lacks. A file that no shard lists may be the
 // user's, so it stays.
 void add_older_text_files(const fs::path& folder, const std::vector<TextFile>& replaced, std::vector<fs::path>& found) {
   std::set<std::string> listed;
@@ -91,8 +91,8 @@ void add_older_text_files(const fs::path& folder, const std::vector<TextFile>& r
   for (const std::string_view name : shard::kTextFiles) add_unfinished(folder, name, found);
 }
 
-// The files in the folder that earlier splits, even killed ones, left under names that the new split does not have.
-// Another .h5 file would be taken for a shard, so it is refused.
+// The files of earlier splits, even killed ones, in the folder under names that the new split does not use. Any other
+// .h5 file would count as a shard, so it is refused.
 std::vector<fs::path> find_older(const fs::path& folder, size_t stages, const std::vector<TextFile>& text_files) {
   std::set<std::string> replaced;
   for (size_t stage = 0; stage < stages; ++stage)
@@ -168,7 +168,7 @@ void ShardWriter::write(size_t target, uint64_t first_byte, std::span<const std:
 
 void ShardWriter::finish(size_t target, const std::string& checksum) { checksums_[target] = checksum; }
 
-// A hash of the model and of how it is split: equal input gives equal files, and files of two splits cannot be mixed.
+// A hash of the model and of the cut. Equal input gives equal files, and files of two splits cannot be mixed.
 std::string ShardWriter::split_id() const {
   Checksum id;
   const auto add = [&](const std::string& text) { id.add(std::as_bytes(std::span(text))); };
@@ -211,7 +211,7 @@ void ShardWriter::commit() {
   for (const fs::path& path : older_) {
     fs::remove(path);
     std::error_code ignored;
-    // A folder below the shards' goes with the last file in it.
+    // A subfolder of the shards' folder is removed with its last file.
     if (path.parent_path() != (folder_.path() / "").parent_path()) fs::remove(path.parent_path(), ignored);
   }
 }

@@ -1,5 +1,5 @@
 // Fused experts are stored as one block for each layer. Each expert's matrices are contiguous in it, so they become
-// parts of the same file without a copy. So do scales of fp8 that are stored for all experts together.
+// parts of the same file without a copy. The same holds for scales of fp8 that are stored for all experts together.
 #include <fmt/format.h>
 
 #include "base/error.h"
@@ -23,7 +23,7 @@ RawTensor* rename(RawTensors& found, const std::string& from, const std::string&
   return &added.position->second;
 }
 
-// A tensor of all experts of a layer, and what it has of each.
+// A tensor of all experts of a layer, and the matrices of each expert in it.
 struct Fused {
   std::string name;
   std::vector<std::string> matrices;  // such as w1 and w3, whose rows follow each other
@@ -74,7 +74,7 @@ void rename_experts(RawTensors& found, const std::string& prefix, const ModelCon
   }
 }
 
-// Cuts scales that are together, where the experts are fp8; others mean nothing and are left out.
+// Cuts fused scales if the experts are fp8; otherwise they mean nothing and are left out.
 void unfuse_scales(RawTensors& found, const std::string& prefix, const Fused& scales, const ModelConfig& config,
                    const std::string& what, std::vector<std::string>& left_out) {
   const auto at = found.find(prefix + scales.name);
@@ -131,8 +131,8 @@ RawTensor take_scale(RawTensors& found, const TensorSpec& weight, const TensorSp
   return std::move(*taken);
 }
 
-// Adds the weight's scales where it is fp8. Scales beside other weights may hold anything: transformers writes
-// uninitialised memory beside weights that it leaves in bf16.
+// Adds the scales of an fp8 weight. Scales of other weights may contain anything, because transformers writes
+// uninitialised memory for weights that it leaves in bf16.
 void match_scale(MatchedTensors& matched, RawTensors& found, const ModelConfig& config, const std::string& what) {
   const TensorSpec weight = matched.specs.back();
   if (matched.raw.back().dtype == DType::kF8) {

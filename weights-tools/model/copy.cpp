@@ -38,7 +38,7 @@ class PieceRing {
     return stopped_ ? nullptr : &pieces_[filled_ % kPieces];
   }
   void push() { advance(filled_); }
-  // Waits for a full piece; null once the producer stopped and all pieces were taken.
+  // Waits for a full piece; null once the producer stopped and all pieces were consumed.
   Piece* wait_filled() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return stopped_ || taken_ < filled_; });
@@ -136,7 +136,7 @@ size_t TensorReader::next(std::span<std::byte> into) {
     if (const std::string found = checksum_->hex(); found != tensor.checksum)
       throw Error(ExitCode::kData, fmt::format("{}: tensor {} is damaged: checksum {}, expected {}", file,
                                                tensor.spec.name, found, tensor.checksum));
-  // Last, so that a damaged tensor is called so.
+  // Last, so that a damaged tensor is reported as damaged.
   if (refused_) throw Error(ExitCode::kData, fmt::format("{}: {}", file, *refused_));
   return wanted;
 }

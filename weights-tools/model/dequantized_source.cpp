@@ -47,7 +47,7 @@ class DequantizedSource : public ModelSource {
   void read(size_t tensor, uint64_t first_byte, std::span<std::byte> into) const override;
 
  private:
-  // The place in the weight that is read.
+  // The position in the weight that is read.
   struct Reading {
     size_t tensor;
     uint64_t elements = 0;  // that were read

@@ -1,4 +1,4 @@
-// Finds out what a path holds, and opens it.
+// Determines the format of a path, and opens it.
 #include "weights-tools/model/model_source.h"
 
 #include <fcntl.h>
@@ -23,7 +23,7 @@ constexpr uint64_t kMaxConfig = uint64_t{1} << 20;
 constexpr size_t kComparedBytes = size_t{1} << 20;
 constexpr std::string_view kAssumedModel = "lfm2-8b-a1b";
 
-// A model whose tensors stand at known places of open files.
+// A model whose tensors are at known places of open files.
 class FileSource : public ModelSource {
  public:
   FileSource(std::string_view form, ModelConfig config, std::string config_text, std::vector<CheckedFile> files,
@@ -44,7 +44,7 @@ class FileSource : public ModelSource {
   std::string file_of(size_t tensor) const override { return files_[places_[tensor].file].path().string(); }
 
  private:
-  // Some writers store the tied LM head a second time. It may be ignored only where it equals the embedding.
+  // Some writers also store the tied LM head. It may be ignored only if it equals the embedding.
   void check_tied_head(const RawTensor& head, const std::string& what) const {
     const RawTensor& embedding = places_.front();
     bool equal = head.bytes == embedding.bytes && head.dtype == embedding.dtype;
@@ -92,7 +92,7 @@ struct FoundConfig {
 
 FoundConfig read_config(const fs::path& path) { return {read_text_file(path, kMaxConfig), path.string()}; }
 
-// A download that was interrupted leaves links whose files are not there.
+// An interrupted download leaves links to missing files.
 void refuse_dangling(const fs::path& path) {
   std::error_code error;
   if (!fs::is_symlink(path, error) || fs::exists(path, error)) return;
@@ -160,10 +160,10 @@ bool holds(const fs::path& folder, bool (*matches)(const fs::path& name)) {
                      [&](const fs::directory_entry& entry) { return matches(entry.path().filename()); });
 }
 
-// A name that split gives. Beside a model, other .h5 files may be anything.
+// A name that split uses. Other .h5 files beside a model may be anything.
 bool is_numbered_shard(const fs::path& name) { return is_shard_name(name) && name.string().starts_with("stage-"); }
 
-// Reports what the folder lacks to be a model.
+// The error that names what the folder lacks to be a model.
 [[noreturn]] void refuse_without_model(const fs::path& folder) {
   std::error_code error;
   std::vector<std::string> others;

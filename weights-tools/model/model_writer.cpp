@@ -1,4 +1,4 @@
-// The parts that all forms share, and the models that are one file: model.bin and model.safetensors.
+// The parts that all formats share, and the one-file models: model.bin and model.safetensors.
 #include "weights-tools/model/model_writer.h"
 
 #include <fcntl.h>
@@ -45,8 +45,8 @@ class SingleFileWriter : public ModelWriter {
   void write(size_t target, uint64_t first_byte, std::span<const std::byte> bytes) override {
     file_.write_at(tensors_[target].offset + first_byte, bytes);
   }
-  void finish(size_t /*target*/, const std::string& /*checksum*/) override {}  // these forms carry no checksums
-  // The configuration is the first that gets its name, because a model.bin without one would be taken for LFM2-8B-A1B.
+  void finish(size_t /*target*/, const std::string& /*checksum*/) override {}  // these formats have no checksums
+  // The configuration gets its name first, because a model.bin without one would count as LFM2-8B-A1B.
   void commit() override {
     file_.sync();
     texts_.commit();
@@ -96,7 +96,7 @@ void NewFolders::make(const std::filesystem::path& path) {
   }
 }
 
-// The folders' content is durable already; this syncs their names, each of which stands in its parent.
+// The folders' content is already durable; this syncs their names, each of which is in its parent.
 void NewFolders::keep() {
   for (const std::filesystem::path& path : made_) sync_path(path / "..");
   made_.clear();
@@ -109,14 +109,14 @@ NewFolders::~NewFolders() {
 
 namespace {
 
-// Whether nothing is in the folder but what every new file system of some kinds has.
+// Whether the folder is empty, except for entries that new file systems of some kinds have.
 bool is_unused(const std::filesystem::path& folder) {
   std::error_code error;
   return std::all_of(std::filesystem::directory_iterator(folder, error), std::filesystem::directory_iterator(),
                      [](const auto& entry) { return entry.path().filename() == "lost+found"; });
 }
 
-// A file system without locks gives none: there the user has to see to it that one command alone writes.
+// If the file system has no locks, the user must ensure that only one command writes.
 FileDescriptor lock_folder(const std::filesystem::path& path) {
   FileDescriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() < 0) throw_failed_call(ExitCode::kCantCreate, "open", path, errno);
@@ -144,7 +144,7 @@ OutputFolder::OutputFolder(std::filesystem::path path, bool force)
   try {
     lock_ = lock_folder(path_);
   } catch (const Error&) {
-    made_.leave();  // removing an empty folder would take it from the command that has the lock
+    made_.leave();  // removing an empty folder would take it away from the command that holds the lock
     throw;
   }
   if (!force && !is_unused(path_))

@@ -1,4 +1,4 @@
-// Files have scales before weights, so the scales of a weight are found, and kept, before its elements are read again.
+// In files scales precede weights, so the scales of a weight are computed and kept before its elements are read again.
 #include "weights-tools/model/quantizing_source.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ namespace {
 
 using Scheme = Quantization::Scheme;
 
-constexpr size_t kPartElements = size_t{1} << 16;  // that a thread computes at a time
+constexpr size_t kPartElements = size_t{1} << 16;  // elements that a thread computes at a time
 constexpr size_t kParts = 16;                      // that are read at a time
 constexpr std::string_view kWeight = ".weight";
 
@@ -34,7 +34,7 @@ bool is_chosen(const TensorSpec& spec, Fp8Modules modules) {
   return may_be_fp8(spec) && (modules == Fp8Modules::kAll || in_feed_forward(spec));
 }
 
-// The linear modules that stay as they are, by their names: what compressed-tensors must not take for fp8.
+// The names of the linear modules that are not quantised, which compressed-tensors must not treat as fp8.
 std::vector<std::string> ignored_modules(const ModelConfig& config, Fp8Modules modules) {
   std::vector<std::string> names;
   for (const TensorSpec& spec : model_tensors(config)) {
@@ -89,7 +89,7 @@ class QuantizingSource : public ModelSource {
   void read(size_t tensor, uint64_t first_byte, std::span<std::byte> into) const override;
 
  private:
-  // The place in the weight that is read.
+  // The position in the weight that is read.
   struct Reading {
     size_t tensor;
     uint64_t elements = 0;  // that were read

@@ -1,4 +1,4 @@
-// Which files belong to a model depends on its form: shards list theirs, other forms have them beside the weights.
+// The files of a model depend on its format: shards list theirs, other formats have them beside the weights.
 #include "weights-tools/model/text_files.h"
 
 #include "base/checked_file.h"
@@ -17,7 +17,7 @@ std::vector<TextFile> files_in(const fs::path& folder) {
   for (const std::string_view name : shard::kTextFiles) {
     const fs::path path = folder / name;
     std::error_code error;
-    // A link that leads nowhere counts as a file, so that it is refused and not left out.
+    // A broken link counts as a file, so that it is refused and not skipped.
     if (!fs::exists(fs::symlink_status(path, error))) continue;
     files.push_back({std::string(name), read_text_file(path, shard::kMaxTextFileBytes), path});
   }

@@ -28,7 +28,7 @@ const std::string& text_of_part(const OrderedJson& part, size_t message) {
                                            found == message.end() ? "missing" : json_excerpt(*found), expected));
 }
 
-// What templates take for granted, so that a client who does not know the template learns the field.
+// Checks the fields that templates assume, so that the error names the field instead of a line of the template.
 void check_message(const OrderedJson& message, size_t number) {
   const std::string place = fmt::format("messages[{}]", number);
   if (!message.is_object())
@@ -67,7 +67,7 @@ void put_arguments(OrderedJson& message) {
     try {
       object = parse_large_json(arguments->get_ref<const std::string&>(), "arguments", LargeIntegers::kRefused);
     } catch (const Error&) {
-      continue;  // the template decides how to read such a text
+      continue;  // the template decides how to interpret such a text
     }
     if (object->is_object()) *arguments = std::move(*object);
   }

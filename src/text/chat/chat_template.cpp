@@ -57,7 +57,7 @@ Value value_of(Heap& heap, const OrderedJson& json, int depth = 1) {
   return {};
 }
 
-// The value of a name that the template does not define itself; missing where nobody else does.
+// The value of a name that the template does not define; missing if nothing else defines it.
 Value variable(Heap& heap, const ChatInput& input, std::string_view name) {
   const auto given = input.variables.find(std::string(name));
   if (given != input.variables.end()) return value_of(heap, *given);

@@ -16,7 +16,7 @@ constexpr const char* kConfigName = "tokenizer_config.json";
 constexpr uint64_t kMaxBytes = uint64_t{16} << 20;
 
 std::optional<std::string> read_text(const fs::path& path) {
-  std::error_code error;  // what cannot be looked at is told by opening it
+  std::error_code error;  // opening the file reports the error
   if (fs::status(path, error).type() == fs::file_type::not_found) return std::nullopt;
   const CheckedFile file(path);
   if (file.size() > kMaxBytes)
@@ -33,7 +33,7 @@ std::optional<ChatTemplateText> read_template(const fs::path& path) {
   return ChatTemplateText{std::move(*text), path.string()};
 }
 
-// The entry, or null where it is absent or null.
+// The entry, or null if it is absent or null.
 const Json* find_entry(const Json& json, const char* key) {
   const auto found = json.find(key);
   return found == json.end() || found->is_null() ? nullptr : &*found;
@@ -63,7 +63,7 @@ void read_named_templates(const Json& list, const std::string& what, ChatTemplat
   }
 }
 
-// The text of a token, which stands alone or as the "content" of an object; nullopt where there is none.
+// The text of a token, which is a string or the "content" of an object; nullopt if there is none.
 std::optional<std::string> token_text(const Json& config, const char* key, const std::string& what) {
   const Json* entry = find_entry(config, key);
   if (entry != nullptr && entry->is_object()) entry = find_entry(*entry, "content");

@@ -11,7 +11,7 @@ namespace lfm2::jinja {
 
 namespace {
 
-// Takes the argument of this name out; missing where there is none.
+// Removes the argument of this name and returns it; missing if there is none.
 Value take(Arguments& arguments, std::string_view name) {
   const auto found = std::find_if(arguments.keyword.begin(), arguments.keyword.end(),
                                   [&](const auto& argument) { return argument.first == name; });
@@ -33,7 +33,7 @@ Value Evaluator::evaluate(const Expression& expression) {
   const Heap::Level level(heap_);
   heap_.charge(1);
   const auto operand = [&](size_t index) { return evaluate(*expression.operands[index]); };
-  // Messages name the line of what fails, so it is set when the operands are done.
+  // Messages name the line of the failing operation, so the line is set after the operands are evaluated.
   const auto here = [&]() -> Heap& {
     heap_.set_line(expression.line);
     return heap_;

@@ -5,7 +5,7 @@
 
 namespace lfm2::jinja {
 
-// The items of a loop that pass its condition, which is asked for each item when it is wanted.
+// The items of a loop that pass its condition, which is evaluated for each item on demand.
 class LoopItems : public LoopSource {
  public:
   LoopItems(Evaluator& evaluator, const Statement& statement, std::span<const Value> items)
@@ -86,7 +86,7 @@ void Evaluator::write(const Value& value) {
     heap_.fail(fmt::format("the template writes more than {} MiB", heap_.limits().output_bytes >> 20));
 }
 
-// What filter and call blocks give goes out as it is, so it must be text.
+// The result of filter and call blocks is output unchanged, so it must be text.
 void Evaluator::write_text(const Value& value) {
   text_argument(heap_, value, "what the block gives");
   write(value);
@@ -148,7 +148,7 @@ Evaluator::Flow Evaluator::execute(const Statement& statement) {
   return Flow::kNext;
 }
 
-// A chain of filters whose first one has no operand takes this text.
+// This text is the operand of the first filter in the chain.
 Value Evaluator::filter_text(const Expression& expression, const Value& text) {
   const Heap::Level level(heap_);
   return evaluate_filter(expression, expression.operands[0] ? filter_text(*expression.operands[0], text) : text);
@@ -168,7 +168,7 @@ Evaluator::Flow Evaluator::execute_for(const Statement& statement) {
   Loop& loop = *heap_.make<Loop>();
   loop.source = &items;
   const Value loop_value = Value::object(Kind::kLoop, &loop);
-  bool completed = false;  // a body that break or continue leaves does not count
+  bool completed = false;  // the output of a body that ends by break or continue does not count
   Value item;
   for (size_t index = 0; loop.look_ahead(); ++index) {
     heap_.charge(1);

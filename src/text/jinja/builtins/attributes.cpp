@@ -1,4 +1,4 @@
-// What `value.name`, `value[key]` and `value[a:b]` give in Jinja's sandbox.
+// The results of `value.name`, `value[key]` and `value[a:b]` in Jinja's sandbox.
 
 #include <algorithm>
 #include <iterator>
@@ -26,7 +26,7 @@ Value unsafe(Heap& heap, const Value& value, std::string_view name) {
   return heap.undefined(Undefined::Why::kOther, message.as_text());
 }
 
-// Missing where there is no such attribute in Python or Jinja either.
+// Missing if Python and Jinja do not have such an attribute either.
 Value refused(Heap& heap, Naming naming, std::string_view name) {
   if (is_unsupported(naming, name)) heap.fail(unsupported(naming, name));
   return {};
@@ -48,7 +48,7 @@ Value loop_attribute(Heap& heap, Loop& loop, std::string_view name) {
   return refused(heap, Naming::kLoopAttribute, name);
 }
 
-// What Python's getattr gives: missing where there is no such attribute.
+// The result of Python's getattr; missing if there is no such attribute.
 Value own_attribute(Heap& heap, const Value& value, std::string_view name) {
   if (name.starts_with("__")) heap.fail(unsupported(fmt::format("the attribute '{}'", name)));
   const auto method = [&](const Named<Call>* found, Naming naming) -> Value {
@@ -78,7 +78,7 @@ Value own_attribute(Heap& heap, const Value& value, std::string_view name) {
   return refused(heap, Naming::kOtherAttribute, name);
 }
 
-// Python's obj[key]: missing where it raises TypeError, KeyError or IndexError.
+// Python's obj[key]; missing if that raises TypeError, KeyError or IndexError.
 Value own_item(Heap& heap, const Value& value, const Value& key) {
   if (value.is_undefined()) require_defined(heap, value);
   if (value.is(Kind::kDict)) {

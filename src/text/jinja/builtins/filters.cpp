@@ -48,7 +48,7 @@ std::optional<Integer> integer_of(std::string_view text) {
   return negative ? -value : value;
 }
 
-// What other texts Python reads as numbers (1.5, 1_000, nan, infinity, digits of other scripts) is refused.
+// Other texts that Python accepts as numbers (1.5, 1_000, nan, infinity, digits of other scripts) are refused.
 bool may_be_number(std::string_view text) {
   return !is_ascii(text) || text.find_first_of("0123456789nN") != std::string_view::npos;
 }
@@ -81,7 +81,7 @@ Value trim_filter(Heap& heap, const Value& input, const Arguments& arguments) {
   return Value::text(strip(text.as_text()));
 }
 
-// `width` blanks, or the text that `width` is.
+// `width` blanks, or `width` itself if it is a text.
 Value margin_of(Heap& heap, const Value& width, std::string_view what) {
   if (width.is_text()) return width;
   return arithmetic(heap, Operator::kMultiply, Value::text(" "), Value::integer(integer_argument(heap, width, what)));

@@ -10,8 +10,8 @@ namespace lfm2::jinja {
 
 namespace {
 
-// A generator of what `fill` collects. Python's generators fail only when they are asked for what goes wrong, and a
-// template need not ask.
+// A generator of the items that `fill` collects. Python's generators fail only when the faulty item is requested, which
+// a template need not do.
 template <class Fill>
 Value generate(Heap& heap, Fill&& fill) {
   std::vector<Value> values;
@@ -132,7 +132,7 @@ Value min_filter(Heap& heap, const Value& input, const Arguments& arguments) {
   return least;
 }
 
-// What is empty or none has no items for map, select and their like.
+// An undefined value or none has no items for map, select and similar filters.
 std::span<const Value> items_or_none(Heap& heap, const Value& value) {
   return truth(value) ? items_of(heap, value) : std::span<const Value>();
 }

@@ -23,7 +23,7 @@ char32_t lower_character(char32_t character) {
   return static_cast<char32_t>(static_cast<int>(character) + run->difference);
 }
 
-// Each letter of ASCII in upper case where `begins` says so of what is before it, else in lower case.
+// Changes each ASCII letter to upper case if `begins` is true of the character before it, else to lower case.
 template <class Begins>
 Value capitals(Heap& heap, std::string_view text, std::string_view name, Begins&& begins) {
   if (!is_ascii(text)) heap.fail(unsupported(fmt::format("{} of text beyond ASCII", name)));
@@ -40,7 +40,7 @@ Value lower(Heap& heap, std::string_view text) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
     const char32_t character = next_character(text, at);
-    // The neighbours of a Σ decide what it becomes.
+    // The neighbours of a Σ decide its lower case.
     if (character == U'Σ') heap.fail(unsupported("lower of text with 'Σ'"));
     if (character < 0x80)
       out += ascii_lower(static_cast<char>(character));

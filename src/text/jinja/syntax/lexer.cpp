@@ -33,7 +33,7 @@ bool is_name_byte(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-// The number at the front of `text`, of at most `digits` digits of that base; `used` says how many it has.
+// The number at the front of `text`, of at most `digits` digits of that base; `used` receives their number.
 uint32_t leading_number(std::string_view text, size_t digits, int base, size_t& used) {
   uint32_t number = 0;
   text = text.substr(0, digits);
@@ -41,7 +41,7 @@ uint32_t leading_number(std::string_view text, size_t digits, int base, size_t& 
   return number;
 }
 
-// What escapes like \n and \u00e9 mean, as in Python. Null where it goes well, else what is wrong.
+// Replaces escapes like \n and \u00e9, as in Python. Returns null, or the text of an error.
 const char* unescape(std::string_view literal, std::string& text) {
   for (size_t at = 0; at < literal.size();) {
     if (literal[at] != '\\') {
@@ -51,7 +51,7 @@ const char* unescape(std::string_view literal, std::string& text) {
     ++at;
     const char c = literal[at];  // the lexer has seen that something follows
     if (static_cast<unsigned char>(c) >= 0x80) {
-      // Jinja writes such characters as escapes first, and the backslash before then escapes the new one.
+      // Jinja first turns such characters into escapes, so a backslash before one then escapes the new backslash.
       append_code(text, next_character(literal, at));
       continue;
     }
@@ -96,7 +96,7 @@ class Lexer {
  private:
   [[noreturn]] void fail(const std::string& message) { fail_at(source_, line_of(at_), message); }
 
-  // Positions are asked for in order, so each newline is counted once.
+  // Positions arrive in order, so each newline is counted once.
   int line_of(size_t at) {
     for (; counted_ < at; ++counted_)
       if (text_[counted_] == '\n') ++line_;
@@ -116,7 +116,7 @@ class Lexer {
     return at;
   }
 
-  // The text up to the tag at `tag`, without what the tag's sign or lstrip_blocks takes away.
+  // The text up to the tag at `tag`, without the whitespace that the tag's sign or lstrip_blocks removes.
   void add_data(size_t tag, char sign, bool strips_blanks) {
     std::string_view data = text_.substr(at_, tag - at_);
     if (sign == '-') {
@@ -209,7 +209,7 @@ class Lexer {
   // The tokens up to the end of {{ }} or {% %}. Ends within brackets are operators.
   void read_tag(bool block) {
     const std::string_view close = block ? "%}" : "}}";
-    std::string brackets;  // those that are still to be closed
+    std::string brackets;  // brackets that are still open
     while (at_ < text_.size()) {
       if (brackets.empty()) {
         const bool strips = follows(block ? "-%}" : "-}}"), plus = block && follows("+%}");
@@ -305,7 +305,7 @@ class Lexer {
   const std::string_view text_;
   std::vector<Token> tokens_;
   size_t at_ = 0;
-  bool line_starts_ = true;  // whether what was read last ended a line
+  bool line_starts_ = true;  // whether the last token ended a line
   size_t counted_ = 0;
   int line_ = 1;
 };

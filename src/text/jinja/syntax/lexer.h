@@ -39,8 +39,7 @@ struct Source {
 
 [[noreturn]] void fail_at(const Source& source, int line, const std::string& message);
 
-// Normalizes source.text as Jinja does: newlines become
-// , and the last one is dropped.
+// Normalizes source.text as Jinja does: newlines become \n, and the last one is dropped.
 std::vector<Token> tokenize(Source& source);
 
 }  // namespace lfm2::jinja

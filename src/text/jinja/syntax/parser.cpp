@@ -27,7 +27,7 @@ class Parser {
 
   // The statements up to one of the tags that end them, which is then the current token, or up to the template's end.
   Body parse_body(Ends ends);
-  // The same for what follows an opening tag, which is ended here. Refuses the template's end.
+  // The same after an opening tag, whose end is parsed here. Refuses the template's end.
   Body parse_inside(Ends ends);
   Body parse_until(std::string_view end) {
     Body body = parse_inside({end});
@@ -88,7 +88,7 @@ Body Parser::parse_body(Ends ends) {
     } else if (token.kind == TokenKind::kVariableBegin) {
       print(expressions_.parse_tuple());
       tokens_.expect(TokenKind::kVariableEnd);
-    } else {  // the lexer gives nothing else outside of tags
+    } else {  // the lexer returns nothing else outside of tags
       flush();
       const Token& tag = tokens_.current();
       if (tag.kind == TokenKind::kName && std::find(ends.begin(), ends.end(), tag.text) != ends.end()) break;

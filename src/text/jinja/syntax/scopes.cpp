@@ -1,6 +1,7 @@
 // Jinja decides at compile time, by the order of the text, what a name means. A name that is read before anything is
-// stored in it is the caller's variable. A name that is stored first begins as nothing, or as a copy of the variable
-// around it. So each scope is visited twice: collect() finds all its names, then resolve() assigns each name its place.
+// stored in it is the caller's variable. A name that is stored first begins as missing, or as a copy of the variable of
+// the outer scope. So each scope is visited twice: collect() finds all its names, then resolve() assigns each name its
+// place.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,9 +20,9 @@ struct Names {
   Names* parent;
   FunctionSyntax* function;
   Scope* scope;
-  bool soft;  // in an if: what is unknown is an error only where it is reached
+  bool soft;  // in an if: an unknown name is an error only when it is evaluated
   std::map<std::string_view, VariableRef> places;
-  std::set<int> parameters;  // slots that the call or the loop sets
+  std::set<int> parameters;  // slots set by the call or the loop
 };
 
 ExpressionPtr copy_target(const Expression& target) {
@@ -79,7 +80,7 @@ class Resolver {
     names.scope->entries.push_back({add(names, name).slot, Entry::From::kVariables, {}, variable(name)});
   }
 
-  // What is stored in one branch of an if only begins as if it had been read first.
+  // A name that only one branch of an if stores begins as if it had been read first.
   void store(Names& names, std::string_view name, int line, bool in_branch) {
     if (name == "loop" && loops_ > 0) fail(line, "Can't assign to special loop variable in for-loop target");
     if (name == "caller") fail(line, unsupported("assigning to 'caller'"));
@@ -99,8 +100,8 @@ class Resolver {
     names.scope->entries.push_back(entry);
   }
 
-  // What a call or a loop sets. A loop's variables have a value wherever they can be named (`always`); a parameter has
-  // none yet in the defaults of those before it.
+  // The variables that a call or a loop sets. A loop's variables have a value wherever they can be named (`always`); a
+  // parameter has none yet in the defaults of earlier parameters.
   VariableRef declare(Names& names, std::string_view name, bool always) {
     if (names.places.count(name) == 0) add(names, name);
     VariableRef& place = names.places[name];
@@ -165,13 +166,13 @@ class Resolver {
     place.hops = hops;
     return place;
   }
-  // A parameter is set by the call or the loop, so the beginning of its scope leaves it alone.
+  // The call or the loop sets a parameter, so the beginning of its scope does not.
   static void finish(Names& names) {
     auto& entries = names.scope->entries;
     const auto parameter = [&](const Entry& entry) { return names.parameters.count(entry.slot) > 0; };
     entries.erase(std::remove_if(entries.begin(), entries.end(), parameter), entries.end());
   }
-  // A macro takes a body where it or something in it mentions it.
+  // A macro accepts a body if it, or a scope within it, uses `caller`.
   static void note_use(Names& names, std::string_view name) {
     for (Names* scope = &names; scope != nullptr; scope = scope->parent)
       scope->function->uses_caller |= name == "caller";

@@ -8,7 +8,7 @@ namespace lfm2::jinja {
 
 namespace {
 
-// What is on its way into `out` counts as made, so that it cannot outgrow the memory before it becomes a value.
+// Text appended to `out` is charged at once, so that it cannot exceed the memory limit before it becomes a value.
 void charge_growth(Heap& heap, const std::string& out, size_t before) {
   heap.charge(1);
   heap.charge_memory(out.size() - before);

@@ -13,9 +13,9 @@ namespace lfm2::jinja {
 
 namespace {
 
-constexpr size_t kSmallDict = 8;  // up to this many entries are searched one by one
+constexpr size_t kSmallDict = 8;  // up to this number of entries, search is linear
 
-// The place in the table at which the key stands or would stand.
+// The slot of the table that contains, or would contain, the key.
 size_t place_of(Heap& heap, std::span<const DictEntry> entries, std::span<const uint32_t> table, const Value& key) {
   size_t place = hash(heap, key) & (table.size() - 1);
   while (table[place] != 0 && !equal(heap, entries[table[place] - 1].key, key)) {
@@ -31,7 +31,7 @@ const DictEntry* find_entry(Heap& heap, std::span<const DictEntry> entries, std:
     const uint32_t index = table[place_of(heap, entries, table, key)];
     return index == 0 ? nullptr : &entries[index - 1];
   }
-  if (!key.is_text()) hash(heap, key);  // refuses what cannot be a key
+  if (!key.is_text()) hash(heap, key);  // refuses values that cannot be keys
   for (const DictEntry& entry : entries)
     if (equal(heap, entry.key, key)) return &entry;
   return nullptr;

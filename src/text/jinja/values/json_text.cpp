@@ -11,7 +11,7 @@ namespace lfm2::jinja {
 
 namespace {
 
-// The most bytes that the text takes within JSON.
+// The most bytes of the text within JSON.
 size_t json_bytes(std::string_view text, bool ascii) {
   size_t bytes = 2;
   for (const char c : text) {

@@ -39,7 +39,7 @@ int compare_numbers(const Value& a, const Value& b) {
   return x < y ? -1 : x > y ? 1 : x == y ? 0 : 2;
 }
 
-// Values that Python compares by their content, which this interpreter does not.
+// Values that Python compares by content; this interpreter refuses to compare them.
 bool compares_by_content(const Value& value) {
   return value.is(Kind::kRange) || value.is(Kind::kView) || value.is(Kind::kMethod);
 }
@@ -113,7 +113,7 @@ size_t hash(Heap& heap, const Value& value) {
   }
   if (value.is_integral()) return std::hash<int64_t>()(static_cast<int64_t>(value.as_integer()));
   if (value.is(Kind::kReal)) {
-    // A real that is whole is the same key as the integer.
+    // A real with an integer value is the same key as the integer.
     const double real = value.as_real();
     const bool whole = std::fabs(real) < 0x1p126 && real == std::trunc(real);
     return whole ? std::hash<int64_t>()(static_cast<int64_t>(static_cast<Integer>(real))) : std::hash<double>()(real);

@@ -20,7 +20,7 @@ size_t character_bytes(unsigned first) { return first < 0x80 ? 1 : first < 0xe0 
 
 bool continues(unsigned byte) { return (byte & 0xc0) == 0x80; }
 
-// By the Unicode of `tokenizers`, which newer Pythons have: what they print of newer characters, older ones escape.
+// By the Unicode version of `tokenizers`, as in newer Pythons; older Pythons escape newer characters.
 bool is_printable(char32_t character) {
   static const CodePointSet hidden = united(*category_set("C"), *category_set("Z"));
   return character == ' ' || !lfm2::contains(hidden, character);
