@@ -113,7 +113,7 @@ class StageEvalTest(unittest.TestCase):
         self.assertEqual(options[:6], [TOOLS, "--weights", str(self.shards), "--dtype", "bf16", "--input"])
         self.assertEqual(options[-2:], ["--score", "--resume"])
         for context, target in (([], [1]), ([1], []), ([1], [1, 2, 3, 4, 5])):
-            with self.assertRaisesRegex(EvalError, "expected 1 to 4 behind at least one"):
+            with self.assertRaisesRegex(EvalError, "expected 1 to 4 after at least one"):
                 model._loglikelihood_tokens([((None), context, target)])
         self.assertEqual(model._loglikelihood_tokens([]), [])
 

@@ -39,8 +39,8 @@ void add_layout_options(CLI::App& app, Options& options) {
       ->type_name("V")
       ->group(live ? "" : kLayout);  // accepted, then refused with its reason
   add_numbers(app, "--layers", options.layer_counts,
-              "Layers of each stage, as in 7,6,6,5 or, cut between token mixer and feed-forward, 6.5,6,6,5.5. With "
-              "--virtual-stages V, of each virtual stage. Default: equal",
+              "Layers of each stage, or of each virtual stage, as in 7,6,6,5 or, cut between token mixer and "
+              "feed-forward, 6.5,6,6,5.5; default equal",
               0.5, static_cast<double>(kMaxCount));
   if (options.command != Command::kDoctor)  // doctor does not know the job
     app.add_flag("--balance", options.balance, "Layers cut so that the stages of this job take equally long")

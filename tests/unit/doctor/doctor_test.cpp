@@ -153,8 +153,8 @@ TEST(DoctorFindingsTest, EachFaultIsNamedOnceWithWhatToDo) {
          e.ranks[3].visible_gpus = 0;
          e.ranks[3].gpu_uuid = "";
        }},
-      {true, false, "ranks 0-1 share GPU 0 on a: NCCL cannot join them, hidden states go over MPI", "as many GPUs",
-       [](Examination& e) { e.ranks[1].gpu_uuid = e.ranks[0].gpu_uuid; }},
+      {true, false, "ranks 0-1 share GPU 0 on a: NCCL cannot join them, hidden states go over MPI",
+       "a GPU for each rank", [](Examination& e) { e.ranks[1].gpu_uuid = e.ranks[0].gpu_uuid; }},
       {true, false, "rank 2 cannot see the GPU of the next", "--gpu-bind",
        [](Examination& e) { e.ranks[2].peers.clear(); }},
       {true, false, "rank 0 cannot reach the next rank's GPU", "topo",
