@@ -19,13 +19,7 @@ Attention::Attention(WeightSource& weights, const ModelConfig& config, const std
   out_proj_ = weights.load_for_products({block + "out_proj.weight"}, {config.hidden, shape_.heads * shape_.head_dim});
 }
 
-std::optional<int64_t> Attention::fp8_group() const {
-  for (const Tensor& w : qkv_proj_)
-    if (w.dtype != DType::kF8) return std::nullopt;
-  return qkv_proj_.front().scales.group;
-}
-
-void Attention::project(Pass& pass, const Norm& norm, const Tensor& qkv) const {
+void Attention::project(const Pass& pass, const Norm& norm, const Tensor& qkv) const {
   if (qkv_proj_.size() == 1) return pass.project(norm, qkv_proj_.front(), {}, qkv);
   int64_t first = 0;
   for (const Tensor& w : qkv_proj_) {
@@ -36,7 +30,7 @@ void Attention::project(Pass& pass, const Norm& norm, const Tensor& qkv) const {
   }
 }
 
-Tensor Attention::mix(Pass& pass, const Norm& norm) const {
+Tensor Attention::mix(const Pass& pass, const Norm& norm) const {
   Ops& ops = pass.ops;
   const DType act = pass.residual.dtype;
   const int64_t tokens = pass.residual.dim(0);

@@ -2,6 +2,8 @@
 // out_proj.
 #pragma once
 
+#include <span>
+
 #include "stage/model/model_config.h"
 #include "stage/model/pass.h"
 
@@ -10,18 +12,17 @@ namespace lfm2 {
 class Attention {
  public:
   Attention(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
-  // Norm::fp8_group of the norm before it.
-  std::optional<int64_t> fp8_group() const;
+  std::span<const Tensor> in_products() const { return qkv_proj_; }  // those that read the norm before it
   // Returns the heads' results [tokens, heads head_dim] act for norm(residual). Tokens without results
   // (Batch::output_tokens) only write their keys and values.
-  Tensor mix(Pass& pass, const Norm& norm) const;
+  Tensor mix(const Pass& pass, const Norm& norm) const;
   // residual += out_proj(mixed)
-  void add(Pass& pass, const Tensor& mixed) const {
+  void add(const Pass& pass, const Tensor& mixed) const {
     pass.ops.matmul(pass.operand(mixed, out_proj_), out_proj_, {}, pass.residual, Write::kAdd);
   }
 
  private:
-  void project(Pass& pass, const Norm& norm, const Tensor& qkv) const;
+  void project(const Pass& pass, const Norm& norm, const Tensor& qkv) const;
 
   AttentionShape shape_;
   float eps_, rope_theta_;

@@ -49,11 +49,8 @@ void Caches::allocate(KeyValueCache& cache, AttentionShape heads, DType compute,
 Caches::Caches(Backend& backend, const ModelConfig& config, LayerRange layers, DType compute, CacheShape shape)
     : memory_(backend) {
   for (int64_t layer = layers.first; layer < layers.end(); ++layer) {
-    LayerCache cache;
-    if (!layers.has_mixer(layer)) {
-      layers_.push_back(cache);
-      continue;
-    }
+    LayerCache& cache = layers_.emplace_back();
+    if (!layers.has_mixer(layer)) continue;
     if (config.layer_types[static_cast<size_t>(layer)] == LayerType::kAttention) {
       allocate(cache.key_values, config.attention(), compute, shape);
     } else {
@@ -62,7 +59,6 @@ Caches::Caches(Backend& backend, const ModelConfig& config, LayerRange layers, D
                     .first_page_row = shape.first_page_row(),
                     .page_size = shape.keeps_prefixes ? shape.page_size : 0};
     }
-    layers_.push_back(cache);
   }
 }
 

@@ -10,6 +10,9 @@
 //                x += Σ over experts of p / Σ p · w2 (silu(w1 n) ∘ w3 n)
 #include "stage/model/layer.h"
 
+#include <algorithm>
+#include <span>
+
 #include "stage/model/tensor_table.h"
 
 namespace lfm2 {
@@ -40,7 +43,10 @@ Layer::Layer(WeightSource& weights, const ModelConfig& config, int64_t index, La
   if (layers.has_mixer(index)) {
     operator_norm_ = {weights.load({prefix + "operator_norm.weight"}, {config.hidden}), config.norm_eps};
     mixer_.emplace(make_mixer(weights, config, index));
-    operator_norm_.fp8_group = std::visit([](const auto& mixer) { return mixer.fp8_group(); }, *mixer_);
+    const auto products = std::visit([](const auto& mixer) { return mixer.in_products(); }, *mixer_);
+    const auto is_fp8 = [](const Tensor& w) { return w.dtype == DType::kF8; };
+    operator_norm_.feeds_fp8 = std::ranges::any_of(products, is_fp8);
+    if (std::ranges::all_of(products, is_fp8)) operator_norm_.fp8_group = products.front().scales.group;
   }
   if (layers.has_feed_forward(index)) {
     ffn_norm_ = {weights.load({prefix + "ffn_norm.weight"}, {config.hidden}), config.norm_eps};
@@ -51,7 +57,7 @@ Layer::Layer(WeightSource& weights, const ModelConfig& config, int64_t index, La
 void Layer::forward(Pass& pass, const Layer* next) const {
   if (mixer_) {
     pass.scratch.reset();
-    pass.norm_in_front(operator_norm_);
+    pass.norm_before_mixer(operator_norm_);
     const bool prunes_tokens = pass.pruning != nullptr && tail_length_ > 0;
     if (prunes_tokens) pass.batch.output_tokens = tail_length_;
     std::visit(
@@ -61,13 +67,14 @@ void Layer::forward(Pass& pass, const Layer* next) const {
           mixer.add(pass, mixed);
         },
         *mixer_);
+    pass.is_normed = false;
   }
   if (!ffn_) return;
   if (is_last_ && pass.output != nullptr) pass.keep(pass.output->rows, pass.output->residual);
   pass.scratch.reset();
   pass.is_normed = next != nullptr && !pass.fuses(next->operator_norm_);
-  const Norm* behind = pass.is_normed ? &next->operator_norm_ : nullptr;
-  std::visit([&](const auto& ffn) { ffn.forward(pass, ffn_norm_, behind); }, *ffn_);
+  const Norm* next_norm = pass.is_normed ? &next->operator_norm_ : nullptr;
+  std::visit([&](const auto& ffn) { ffn.forward(pass, ffn_norm_, next_norm); }, *ffn_);
 }
 
 }  // namespace lfm2

@@ -13,9 +13,7 @@ void Mlp::forward(Pass& pass, const Norm& norm, const Norm* next) const {
   Ops& ops = pass.ops;
   const Tensor& residual = pass.residual;
   const int64_t tokens = residual.dim(0);
-  const bool fp8 = gate_up_.dtype == DType::kF8;
-  const Tensor x = fp8 ? pass.scratch.allocate_quantized({tokens, residual.dim(1)}, gate_up_.scales.group)
-                       : pass.scratch.allocate(residual.dtype, {tokens, residual.dim(1)});
+  const Tensor x = pass.scratch.allocate_for(gate_up_, residual.dtype, {tokens, residual.dim(1)});
   const Tensor product = pass.scratch.allocate(residual.dtype, {tokens, ffn_});
   ops.rms_norm(residual, norm.weight, norm.eps, x);
   ops.matmul_swiglu(x, gate_up_, product);

@@ -30,12 +30,10 @@ void Moe::forward(Pass& pass, const Norm& norm, const Norm* next) const {
                         .sources = scratch.allocate(DType::kI32, {rows}),
                         .rows = scratch.allocate(DType::kI32, {tokens, rule_.top_k}),
                         .expert_offsets = scratch.allocate(DType::kI32, {experts_ + 1})};
-  const bool fp8 = gate_up_.dtype == DType::kF8;
-  const Tensor sorted = fp8 ? scratch.allocate_quantized({rows, hidden}, gate_up_.scales.group)
-                            : scratch.allocate(x.dtype, {rows, hidden});
+  const Tensor sorted = scratch.allocate_for(gate_up_, x.dtype, {rows, hidden});
   const Tensor product = scratch.allocate(x.dtype, {rows, ffn_});
   const Tensor output = scratch.allocate(x.dtype, {rows, hidden});
-  if (fp8) {
+  if (gate_up_.dtype == DType::kF8) {
     ops.norm_route(residual, norm.weight, norm.eps, gate_, expert_bias_, rule_, x, routing, sorted);
     ops.grouped_swiglu(sorted, gate_up_, routing.expert_offsets, product);
   } else {

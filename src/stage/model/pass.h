@@ -1,12 +1,23 @@
 // One pass of tokens through the layers of a stage: the residual stream, the batch, and the caches.
 #pragma once
 
+#include <optional>
+
 #include "stage/model/caches.h"
 #include "stage/model/scratch.h"
 #include "stage/model/token_pruning.h"
 #include "stage/model/weight_source.h"
 
 namespace lfm2 {
+
+// An RMSNorm at the input of a block.
+struct Norm {
+  Tensor weight;  // [hidden]
+  float eps = 0;
+  // Set if all products that read the result multiply fp8: the number of elements that share a scale (0: whole rows).
+  std::optional<int64_t> fp8_group{};
+  bool feeds_fp8 = false;  // whether any of these products multiplies fp8
+};
 
 struct Pass {
   Ops& ops;
@@ -22,7 +33,7 @@ struct Pass {
   const OutputRows* output = nullptr;
   LayerSpan span = {};  // restricts the pass to some of the stage's layers
 
-  // Set during the pass by Stage and the layers.
+  // Set during the pass by Stage and the layers, which also change residual, batch and caches when tokens are dropped.
   const LayerCache* cache = nullptr;  // of the current layer, if there are caches
   Tensor normed = {};                 // [tokens, hidden] act: the memory for the norm before a token mixer
   bool is_normed = false;             // whether `normed` holds that norm
@@ -44,11 +55,11 @@ struct Pass {
     return kept;
   }
   // Whether the norm before a token mixer should be fused into the following product.
-  bool fuses(const Norm& norm) const { return !norm.fp8_group && ops.fuses_norm(residual); }
+  bool fuses(const Norm& norm) const { return !norm.feeds_fp8 && ops.fuses_norm(residual); }
   // The tensor to which this norm is written: [tokens, hidden] act, or fp8 if all its readers multiply fp8.
   Tensor normed_by(const Norm& norm) const { return norm.fp8_group ? as_fp8_rows(normed, *norm.fp8_group) : normed; }
   // Computes the norm before a token mixer, unless it exists or should be fused into the following product.
-  void norm_in_front(const Norm& norm) {
+  void norm_before_mixer(const Norm& norm) {
     if (is_normed || fuses(norm)) return;
     ops.rms_norm(residual, norm.weight, norm.eps, normed_by(norm));
     is_normed = true;
@@ -61,11 +72,8 @@ struct Pass {
     return rounded;
   }
   // out = norm(residual) wᵀ + bias
-  void project(const Norm& norm, const Tensor& w, const Tensor& bias, const Tensor& out) {
-    if (!is_normed && w.dtype != DType::kF8)
-      return ops.norm_matmul(residual, norm.weight, norm.eps, w, bias, normed, out);
-    if (!is_normed) ops.rms_norm(residual, norm.weight, norm.eps, normed_by(norm));
-    is_normed = true;
+  void project(const Norm& norm, const Tensor& w, const Tensor& bias, const Tensor& out) const {
+    if (!is_normed) return ops.norm_matmul(residual, norm.weight, norm.eps, w, bias, normed, out);
     ops.matmul(operand(normed_by(norm), w), w, bias, out, Write::kStore);
   }
 };

@@ -28,6 +28,10 @@ class Scratch {
     tensor.scales.data = allocate(DType::kF32, {tensor.scales.groups(tensor.k()), rows}).as<float>();
     return tensor;
   }
+  // Rows that a product with w multiplies: of `dtype`, or for Ops::quantize if w is fp8.
+  Tensor allocate_for(const Tensor& w, DType dtype, std::initializer_list<int64_t> dims) {
+    return w.dtype == DType::kF8 ? allocate_quantized(dims, w.scales.group) : allocate(dtype, dims);
+  }
   void reset() { used_ = held_; }
   // Tensors allocated before hold() survive reset(), until release().
   void hold() { held_ = used_; }

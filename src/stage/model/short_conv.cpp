@@ -14,7 +14,7 @@ ShortConv::ShortConv(WeightSource& weights, const ModelConfig& config, const std
   out_bias_ = weights.load({prefix + "conv.out_proj.bias"}, {hidden});
 }
 
-Tensor ShortConv::mix(Pass& pass, const Norm& norm) const {
+Tensor ShortConv::mix(const Pass& pass, const Norm& norm) const {
   Ops& ops = pass.ops;
   const Tensor& residual = pass.residual;
   const int64_t tokens = residual.dim(0), hidden = residual.dim(1);

@@ -1,6 +1,8 @@
 // The gated short convolution block (conv.*): in_proj, causal depthwise convolution between two gates, out_proj.
 #pragma once
 
+#include <span>
+
 #include "stage/model/model_config.h"
 #include "stage/model/pass.h"
 
@@ -9,14 +11,11 @@ namespace lfm2 {
 class ShortConv {
  public:
   ShortConv(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
-  // Norm::fp8_group of the norm before it.
-  std::optional<int64_t> fp8_group() const {
-    return in_proj_.dtype == DType::kF8 ? std::optional(in_proj_.scales.group) : std::nullopt;
-  }
+  std::span<const Tensor> in_products() const { return {&in_proj_, 1}; }  // those that read the norm before it
   // Returns the gated convolution [tokens, hidden] act of norm(residual).
-  Tensor mix(Pass& pass, const Norm& norm) const;
+  Tensor mix(const Pass& pass, const Norm& norm) const;
   // residual += out_proj(mixed)
-  void add(Pass& pass, const Tensor& mixed) const {
+  void add(const Pass& pass, const Tensor& mixed) const {
     pass.ops.matmul(pass.operand(mixed, out_proj_), out_proj_, out_bias_, pass.residual, Write::kAdd);
   }
 

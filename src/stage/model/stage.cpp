@@ -7,8 +7,7 @@
 
 namespace lfm2 {
 
-Stage::Stage(WeightSource& weights, const ModelConfig& config, LayerRange layers)
-    : config_(config), layers_range_(layers) {
+Stage::Stage(WeightSource& weights, const ModelConfig& config, LayerRange layers) : config_(config), range_(layers) {
   const std::string embedding = "model.embed_tokens.weight";
   if (first()) embedding_ = weights.load_for_products({embedding}, {config.vocab, config.hidden});
   for (int64_t layer = layers.first; layer < layers.end(); ++layer)
@@ -25,10 +24,10 @@ Stage::Stage(WeightSource& weights, const ModelConfig& config, LayerRange layers
 void Stage::embed(Ops& ops, const Tensor& ids, const Tensor& residual) const { ops.embed(ids, embedding_, residual); }
 
 void Stage::forward(Pass pass) const {
-  expect(pass.pruning == nullptr || prunes_tokens(config_, layers_range_), "Stage::forward: tokens pruned elsewhere");
+  expect(pass.pruning == nullptr || prunes_tokens(config_, range_), "Stage::forward: tokens pruned elsewhere");
   expect(pass.output == nullptr || last(), "Stage::forward: output rows before the last layer");
-  const auto begin = static_cast<size_t>(std::max<int64_t>(0, pass.span.first - layers_range_.first)),
-             end = static_cast<size_t>(std::min(layers_range_.count, pass.span.end - layers_range_.first));
+  const auto begin = static_cast<size_t>(std::max<int64_t>(0, pass.span.first - range_.first)),
+             end = static_cast<size_t>(std::min(range_.count, pass.span.end - range_.first));
   pass.scratch.release();
   pass.normed = pass.scratch.allocate(pass.residual.dtype, {pass.residual.dim(0), pass.residual.dim(1)});
   pass.scratch.hold();  // for all layers

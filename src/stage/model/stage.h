@@ -12,10 +12,10 @@ class Stage {
  public:
   Stage(WeightSource& weights, const ModelConfig& config, LayerRange layers);
 
-  bool first() const { return layers_range_.has_mixer(0); }
-  bool last() const { return layers_range_.has_feed_forward(config_.layers - 1); }
+  bool first() const { return range_.has_mixer(0); }
+  bool last() const { return range_.has_feed_forward(config_.layers - 1); }
   const ModelConfig& config() const { return config_; }
-  LayerRange layers() const { return layers_range_; }
+  LayerRange layers() const { return range_; }
 
   // First stage: residual[t] = embedding[ids[t]].  ids [tokens] int32, residual [tokens, hidden] act
   void embed(Ops& ops, const Tensor& ids, const Tensor& residual) const;
@@ -31,7 +31,7 @@ class Stage {
 
  private:
   ModelConfig config_;
-  LayerRange layers_range_;
+  LayerRange range_;
   Tensor embedding_;  // [vocab, hidden], first stage
   std::vector<Layer> layers_;
   Tensor final_norm_;  // [hidden], last stage, unless the model ends before it

@@ -89,9 +89,8 @@ std::vector<TensorSpec> model_tensors(const ModelConfig& config) {
     else
       add_moe(table, config);
   }
-  table.place(head_layer(config), "model.");
-  table.add("embedding_norm.weight", {config.hidden});
   table.place(head_layer(config), "");
+  table.add(std::string(kFinalNormName), {config.hidden});
   if (!config.tied_embedding) table.add("lm_head.weight", {config.vocab, config.hidden});
   return tensors;
 }

@@ -1,21 +1,12 @@
 // The source from which blocks construct their weights: shards, or tensors without memory if only sizes are counted.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/tensor.h"
 
 namespace lfm2 {
-
-// An RMSNorm at the input of a block.
-struct Norm {
-  Tensor weight;  // [hidden]
-  float eps = 0;
-  // Set if all products that read the result multiply fp8: the number of elements that share a scale (0: whole rows).
-  std::optional<int64_t> fp8_group{};
-};
 
 class WeightSource {
  public:

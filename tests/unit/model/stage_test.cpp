@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 
 #include "kernels/cpu/cpu_ops.h"
 #include "stage/model/memory_plan.h"
+#include "support/fp8_cases.h"
 #include "support/golden.h"
 #include "support/host_tensor.h"
 #include "support/largest_difference.h"
@@ -130,6 +132,61 @@ TEST_P(StageTest, NormsInPassingGiveTheSameBits) {
   EXPECT_EQ(forward(kTokens, in_passing), range.count);
   EXPECT_TRUE(same_bits(in_passing, behind_blocks));
   EXPECT_FALSE(same_bits(in_passing, before));
+}
+
+// Random weights of bf16, but for fp8 in k_proj, which is therefore not loaded together with q_proj and v_proj.
+class WeightsOfTwoTypes : public WeightSource {
+ public:
+  bool load_together(const std::vector<std::string>&) const override { return false; }
+  Tensor load(const std::vector<std::string>& names, std::initializer_list<int64_t> dims, Rows) override {
+    if (names.front().find("k_proj") != std::string::npos) return fp8_.emplace_back(dims, kChannel, 7).view();
+    HostTensor& tensor = tensors_.emplace_back(DType::kBf16, dims);
+    tensor.fill_random(static_cast<uint32_t>(tensors_.size()), 0.1f);
+    return tensor;
+  }
+
+ private:
+  std::deque<HostTensor> tensors_;
+  std::deque<Fp8Matrix> fp8_;
+};
+
+// One norm serves all three projections, so it is computed once.
+TEST(LayerTest, ANormIsNotFusedWhereSomeOfItsReadersMultiplyFp8) {
+  ModelConfig config;
+  config.hidden = config.ffn = 64;
+  config.layers = config.dense_layers = 1;
+  config.layer_types = {LayerType::kAttention};
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.head_dim = 16;
+  config.norm_eps = 1e-5f;
+  config.rope_theta = 1e4f;
+  WeightsOfTwoTypes weights;
+  const Layer layer(weights, config, 0, {0, 1});
+  constexpr int64_t kTokens = 3;
+  int32_t positions[] = {0, 1, 2}, offsets[] = {0, kTokens};
+  const Batch batch{.positions = Tensor(positions, DType::kI32, {kTokens}),
+                    .offsets = Tensor(offsets, DType::kI32, {2}),
+                    .tokens = kTokens,
+                    .sequences = 1,
+                    .max_length = kTokens};
+  ThreadPool pool{1};
+  CpuBackend backend(1);
+  const auto forward = [&](int64_t max_fused_norm_rows, const HostTensor& residual) {
+    Scratch scratch(backend.allocate(1 << 20));
+    CountingNorms ops(pool, *available_simd().front(), max_fused_norm_rows);
+    Pass pass{.ops = ops, .scratch = scratch, .residual = residual, .batch = batch};
+    pass.normed = scratch.allocate(DType::kBf16, {kTokens, config.hidden});
+    scratch.hold();
+    layer.forward(pass, nullptr);
+    return ops.norms;
+  };
+  HostTensor fused(DType::kBf16, {kTokens, config.hidden}), apart(DType::kBf16, {kTokens, config.hidden});
+  fused.fill_random(1);
+  apart.fill_random(1);
+  EXPECT_EQ(forward(kTokens, fused), 0);
+  EXPECT_EQ(forward(0, apart), 0);
+  EXPECT_TRUE(same_bits(fused, apart));
 }
 
 // The last feed-forward of some rows alone, in any order, has the bits that they have among all.
