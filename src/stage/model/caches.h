@@ -27,6 +27,8 @@ struct CacheShape {
   // The row of convolution states of page 0.
   int64_t first_page_row() const { return 2 * slots; }
 };
+// The number of pages that hold `positions` positions.
+constexpr int64_t pages_for(int64_t positions, int64_t page_size) { return (positions + page_size - 1) / page_size; }
 
 class Caches {
  public:

@@ -12,8 +12,6 @@
 
 namespace lfm2 {
 
-// The number of pages that hold `positions` positions.
-constexpr int64_t pages_for(int64_t positions, int64_t page_size) { return (positions + page_size - 1) / page_size; }
 // The number of positions that a sequence has in the caches at its end: its last token is drawn and never fed.
 constexpr int64_t cached_positions(int64_t prompt, int64_t max_new) { return prompt + max_new - 1; }
 

@@ -9,7 +9,7 @@ namespace lfm2 {
 
 CacheShape shape_of_caches(int64_t longest) {
   constexpr int64_t kPage = 256;
-  return {.slots = 1, .pages = (longest + kPage - 1) / kPage, .page_size = kPage};
+  return {.slots = 1, .pages = pages_for(longest, kPage), .page_size = kPage};
 }
 
 namespace {
