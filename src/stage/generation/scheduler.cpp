@@ -19,187 +19,22 @@ Scheduler::Scheduler(RequestSource& source, ScheduleLimits limits)
 
 bool Scheduler::finished() const { return active_ == 0 && waiting_.empty() && source_.ended(); }
 
-// Makes every change of state of a sequence in a slot. A leaving sequence is never the victim; it replaces one.
-void Scheduler::enter(int32_t slot, State state) {
-  if (state == State::kVictim)
-    for (Sequence& other : sequences_)
-      if (other.state == State::kVictim) other.state = State::kRunning;
-  if (state == State::kVictim && !at(slot).runs()) return;
-  at(slot).state = state;
-  if (at(slot).runs()) return;
-  std::erase(prompts_, slot);
-  std::erase(ready_, slot);
-}
-
-// Frees the sequence slot and the pages of a sequence, and returns the sequence.
-Scheduler::Sequence Scheduler::release(int32_t slot) {
-  Sequence sequence = std::exchange(at(slot), {});
-  expect(sequence.state != State::kFree && sequence.in_flight == 0, "Scheduler: a sequence in flight is released");
-  pages_.release(sequence.pages);
-  free_slots_.push_back(slot);
-  left_.released.push_back(slot);
-  --active_;
-  return sequence;
-}
-
-// Frees the sequence slot and the pages of a sequence, which then waits again in its old position. Its tokens are
-// computed again, except those still in the prefix cache, with the same bits.
-void Scheduler::preempt(int32_t slot) {
-  enter(slot, State::kPreempted);
-  Sequence sequence = release(slot);
-  sequence.pages.clear();
-  sequence.num_computed = 0;
-  const auto behind = std::find_if(waiting_.begin(), waiting_.end(),
-                                   [&](const Sequence& other) { return other.number > sequence.number; });
-  waiting_.insert(behind, std::move(sequence));
-  ++preemptions_;
-}
-
-// Releases cancelled sequences. If a step in flight has one, on_tokens() releases it when that step returns.
-void Scheduler::release_cancelled() {
-  for (const int32_t sample : source_.cancelled()) {
-    const auto is_it = [&](const Sequence& one) { return one.request.sample == sample; };
-    if (std::erase_if(waiting_, is_it) > 0) {
-      left_.dropped.push_back(sample);
-      continue;
-    }
-    const auto found = std::find_if(sequences_.begin(), sequences_.end(),
-                                    [&](const Sequence& one) { return one.state != State::kFree && is_it(one); });
-    if (found == sequences_.end()) continue;
-    const auto slot = static_cast<int32_t>(found - sequences_.begin());
-    if (found->runs()) enter(slot, State::kCancelled);
-    release_unwanted(slot);
-  }
-}
-
-// Releases an ended or cancelled sequence, unless it is in a step in flight.
-void Scheduler::release_unwanted(int32_t slot) {
-  const State state = at(slot).state;
-  if (at(slot).in_flight > 0 || (state != State::kEnded && state != State::kCancelled)) return;
-  const int32_t sample = release(slot).request.sample;
-  if (state == State::kCancelled) left_.dropped.push_back(sample);
-}
-
-// The sequence slot of the youngest sequence; there is at least one.
-int32_t Scheduler::youngest() const {
-  const auto number = [](const Sequence& one) { return one.state == State::kFree ? -1 : one.number; };
-  return static_cast<int32_t>(std::ranges::max_element(sequences_, {}, number) - sequences_.begin());
-}
-
-// Whether the caches have room for the next token of the sequence. If no page is left, preempts younger sequences, or
-// the sequence itself.
-bool Scheduler::has_page_for_next(Step& step, int32_t slot) {
-  Sequence& sequence = at(slot);
-  const bool is_victim = sequence.state == State::kVictim,
-             fits = pages_for(sequence.num_computed + 1, limits_.caches.page_size) <= std::ssize(sequence.pages);
-  while (pages_.available() == 0 && (is_victim || !fits)) {
-    const int32_t victim = is_victim ? slot : youngest();
-    if (at(victim).in_flight > 0) {
-      enter(victim, State::kVictim);
-      return false;
-    }
-    preempt(victim);
-    if (victim == slot) return false;
-  }
-  if (is_victim) enter(slot, State::kRunning);
-  if (fits) return true;
-  sequence.pages.push_back(pages_.allocate());
-  step.added.push_back({slot, sequence.pages.back()});
-  return true;
-}
-
-// Allocates pages for all known tokens of a sequence that is to be admitted. The prefix cache provides the first pages,
-// but never that of the last token, from which the next one is drawn. One page must be left for each running sequence
-// that may still need one, so that admitting a sequence causes no preemption in the next steps.
-bool Scheduler::give_pages(Sequence& sequence, Step& step) {
-  const std::span<const int32_t> tokens(sequence.tokens);
-  const int64_t needed = pages_for(sequence.num_tokens, limits_.caches.page_size);
-  expect(needed <= limits_.caches.pages, "Scheduler: a sequence that never fits");
-  std::vector<int32_t> prefix;
-  if (sequence.request.may_use_prefix()) prefix = pages_.find(tokens.first(tokens.size() - 1));
-  const auto held = std::count_if(prefix.begin(), prefix.end(), [&](int32_t page) { return pages_.holders(page) > 0; });
-  if (active_ > 0 && needed - held + growing() > pages_.available()) return false;
-  const int64_t cached = std::ssize(prefix) * limits_.caches.page_size;
-  if (sequence.request.rule.counts()) {
-    if (cached > 0 && !step.counted.empty() && std::ssize(step.counted) + cached > limits_.counted_prefixes)
-      return false;
-    step.counted.insert(step.counted.end(), tokens.begin(), tokens.begin() + cached);
-  }
-  sequence.prefix = {};
-  for (const int32_t page : prefix) sequence.prefix = pages_.hold(page);
-  sequence.full = std::ssize(prefix);
-  sequence.num_computed = cached;
-  sequence.pages = std::move(prefix);
-  while (std::ssize(sequence.pages) < needed) sequence.pages.push_back(pages_.allocate());
-  return true;
-}
-
-// Keeps the pages that are full by this step: all later steps may read them, no earlier step may.
-void Scheduler::keep_full_pages(Sequence& sequence) {
-  const int64_t page = limits_.caches.page_size, known = std::min(sequence.num_computed, std::ssize(sequence.tokens));
-  for (; (sequence.full + 1) * page <= known; ++sequence.full) {
-    const auto first = static_cast<size_t>(sequence.full * page);
-    sequence.prefix = pages_.keep(sequence.pages[static_cast<size_t>(sequence.full)], sequence.prefix,
-                                  std::span(sequence.tokens).subspan(first, static_cast<size_t>(page)));
-  }
-}
-
-// The number of running sequences that may still need another page.
-int64_t Scheduler::growing() const {
-  return std::count_if(sequences_.begin(), sequences_.end(), [this](const Sequence& one) {
-    return one.state != State::kFree && pages_for(cached_positions(one.prompt, one.request.max_new),
-                                                  limits_.caches.page_size) > std::ssize(one.pages);
-  });
-}
-
-std::optional<Scheduler::Sequence> Scheduler::next_waiting() {
-  if (!waiting_.empty()) {
-    Sequence sequence = std::move(waiting_.front());
-    waiting_.pop_front();
-    return sequence;
-  }
-  std::optional<Request> request = source_.next();
-  if (!request) return {};
-  expect(!request->prompt.empty() && request->max_new > 0, "Scheduler: a request without tokens");
-  Sequence sequence;
-  sequence.state = State::kWaiting;
-  sequence.tokens = std::exchange(request->prompt, {});
-  sequence.prompt = std::ssize(sequence.tokens);
-  sequence.request = std::move(*request);
-  sequence.number = admitted_++;
-  return sequence;
-}
-
-// Admits the sequence that has waited longest, if there is room.
-bool Scheduler::admit(Step& step) {
-  if (free_slots_.empty()) return false;
-  std::optional<Sequence> sequence = next_waiting();
-  if (!sequence) return false;
-  sequence->num_tokens = std::ssize(sequence->tokens);
-  if (!give_pages(*sequence, step)) {
-    waiting_.push_front(std::move(*sequence));
-    return false;
-  }
-  const int32_t slot = free_slots_.back();
-  free_slots_.pop_back();
-  if (sequence->state == State::kWaiting) source_.begun(sequence->request.sample, sequence->num_computed);
-  Admission& one = step.admitted.emplace_back(Admission{.slot = slot,
-                                                        .prompt = static_cast<int32_t>(sequence->prompt),
-                                                        .num_tokens = static_cast<int32_t>(sequence->num_tokens),
-                                                        .num_cached = static_cast<int32_t>(sequence->num_computed),
-                                                        .request = sequence->request,
-                                                        .pages = sequence->pages});
-  if (sequence->num_tokens > sequence->prompt) {  // results of the prompt were returned with the first token
-    one.request.prompt_log_probs = false;
-    one.request.hidden = Hidden::kNone;
-  } else if (one.request.prompt_log_probs || one.request.echo) {
-    one.request.prompt.assign(sequence->tokens.begin(), sequence->tokens.begin() + sequence->prompt);
-  }
-  at(slot) = std::move(*sequence);
-  enter(slot, State::kRunning);
-  prompts_.push_back(slot);
-  ++active_;
-  return true;
+std::optional<ScheduledStep> Scheduler::next() {
+  const int64_t most = limits_.steps_in_flight + (limits_.runs_ahead() ? 1 : 0);
+  if (std::ssize(in_flight_) >= most) return std::nullopt;
+  release_cancelled();
+  const int64_t waiting = static_cast<int64_t>(waiting_.size()) + source_.waiting();
+  const int64_t could_run = active_ + std::min(waiting, static_cast<int64_t>(free_slots_.size()));
+  const auto share = static_cast<size_t>(
+      std::min(limits_.max_sequences, (could_run + limits_.steps_in_flight - 1) / limits_.steps_in_flight));
+  Step step;
+  std::vector<StepEntry> singles, chunks;
+  const int64_t before = preemptions_;
+  choose_ready(step, singles, share);
+  // Pages that a preemption has just freed are for the sequences that run, not for new ones.
+  if (preemptions_ == before || (singles.empty() && active_ == 0)) choose_prompts(step, singles, chunks, share);
+  if (singles.empty() && chunks.empty() && left_.released.empty() && left_.dropped.empty()) return std::nullopt;
+  return compose(std::move(step), std::move(singles), chunks);
 }
 
 void Scheduler::choose_ready(Step& step, std::vector<StepEntry>& singles, size_t share) {
@@ -234,33 +69,116 @@ void Scheduler::choose_prompts(Step& step, std::vector<StepEntry>& singles, std:
   prompts_.insert(prompts_.begin(), unfinished.begin(), unfinished.end());  // they go first in the next step, too
 }
 
-std::optional<ScheduledStep> Scheduler::next() {
-  const int64_t most = limits_.steps_in_flight + (limits_.runs_ahead() ? 1 : 0);
-  if (std::ssize(in_flight_) >= most) return std::nullopt;
-  release_cancelled();
-  const int64_t waiting = static_cast<int64_t>(waiting_.size()) + source_.waiting();
-  const int64_t could_run = active_ + std::min(waiting, static_cast<int64_t>(free_slots_.size()));
-  const auto share = static_cast<size_t>(
-      std::min(limits_.max_sequences, (could_run + limits_.steps_in_flight - 1) / limits_.steps_in_flight));
-  Step step;
-  std::vector<StepEntry> singles, chunks;
-  const int64_t before = preemptions_;
-  choose_ready(step, singles, share);
-  // Pages that a preemption has just freed are for the sequences that run, not for new ones.
-  if (preemptions_ == before || (singles.empty() && active_ == 0)) choose_prompts(step, singles, chunks, share);
-  if (singles.empty() && chunks.empty() && left_.released.empty() && left_.dropped.empty()) return std::nullopt;
-  return compose(std::move(step), std::move(singles), chunks);
+// Admits the sequence that has waited longest, if there is room.
+bool Scheduler::admit(Step& step) {
+  if (free_slots_.empty()) return false;
+  std::optional<Sequence> sequence = next_waiting();
+  if (!sequence) return false;
+  sequence->num_tokens = std::ssize(sequence->tokens);
+  if (!give_pages(*sequence, step)) {
+    waiting_.push_front(std::move(*sequence));
+    return false;
+  }
+  const int32_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  if (sequence->state == State::kWaiting) source_.begun(sequence->request.sample, sequence->num_computed);
+  Admission& one = step.admitted.emplace_back(Admission{.slot = slot,
+                                                        .prompt = static_cast<int32_t>(sequence->prompt),
+                                                        .num_tokens = static_cast<int32_t>(sequence->num_tokens),
+                                                        .num_cached = static_cast<int32_t>(sequence->num_computed),
+                                                        .request = sequence->request,
+                                                        .pages = sequence->pages});
+  if (sequence->num_tokens > sequence->prompt) {  // results of the prompt were returned with the first token
+    one.request.prompt_log_probs = false;
+    one.request.hidden = Hidden::kNone;
+  } else if (one.request.prompt_log_probs || one.request.echo) {
+    one.request.prompt.assign(sequence->tokens.begin(), sequence->tokens.begin() + sequence->prompt);
+  }
+  at(slot) = std::move(*sequence);
+  enter(slot, State::kRunning);
+  prompts_.push_back(slot);
+  ++active_;
+  return true;
 }
 
-// Appends the next `count` tokens of a sequence. The newest one may not have returned yet.
-void Scheduler::append_ids(const Sequence& sequence, int32_t count, std::vector<int32_t>& ids) {
-  if (sequence.num_computed == std::ssize(sequence.tokens)) {
-    expect(count == 1 && sequence.awaited == 1, "Scheduler: a token is fed that nobody draws");
-    ids.push_back(awaited_id(sequence.draw));
-    return;
+std::optional<Scheduler::Sequence> Scheduler::next_waiting() {
+  if (!waiting_.empty()) {
+    Sequence sequence = std::move(waiting_.front());
+    waiting_.pop_front();
+    return sequence;
   }
-  const auto begin = sequence.tokens.begin() + sequence.num_computed;
-  ids.insert(ids.end(), begin, begin + count);
+  std::optional<Request> request = source_.next();
+  if (!request) return {};
+  expect(!request->prompt.empty() && request->max_new > 0, "Scheduler: a request without tokens");
+  Sequence sequence;
+  sequence.state = State::kWaiting;
+  sequence.tokens = std::exchange(request->prompt, {});
+  sequence.prompt = std::ssize(sequence.tokens);
+  sequence.request = std::move(*request);
+  sequence.number = admitted_++;
+  return sequence;
+}
+
+// Allocates pages for all known tokens of a sequence that is to be admitted. The prefix cache provides the first pages,
+// but never that of the last token, from which the next one is drawn. One page must be left for each running sequence
+// that may still need one, so that admitting a sequence causes no preemption in the next steps.
+bool Scheduler::give_pages(Sequence& sequence, Step& step) {
+  const std::span<const int32_t> tokens(sequence.tokens);
+  const int64_t needed = pages_for(sequence.num_tokens, limits_.caches.page_size);
+  expect(needed <= limits_.caches.pages, "Scheduler: a sequence that never fits");
+  std::vector<int32_t> prefix;
+  if (sequence.request.may_use_prefix()) prefix = pages_.find(tokens.first(tokens.size() - 1));
+  const auto held = std::count_if(prefix.begin(), prefix.end(), [&](int32_t page) { return pages_.holders(page) > 0; });
+  if (active_ > 0 && needed - held + growing() > pages_.available()) return false;
+  const int64_t cached = std::ssize(prefix) * limits_.caches.page_size;
+  if (sequence.request.rule.counts()) {
+    if (cached > 0 && !step.counted.empty() && std::ssize(step.counted) + cached > limits_.counted_prefixes)
+      return false;
+    step.counted.insert(step.counted.end(), tokens.begin(), tokens.begin() + cached);
+  }
+  sequence.prefix = {};
+  for (const int32_t page : prefix) sequence.prefix = pages_.hold(page);
+  sequence.full = std::ssize(prefix);
+  sequence.num_computed = cached;
+  sequence.pages = std::move(prefix);
+  while (std::ssize(sequence.pages) < needed) sequence.pages.push_back(pages_.allocate());
+  return true;
+}
+
+// The number of running sequences that may still need another page.
+int64_t Scheduler::growing() const {
+  return std::count_if(sequences_.begin(), sequences_.end(), [this](const Sequence& one) {
+    return one.state != State::kFree && pages_for(cached_positions(one.prompt, one.request.max_new),
+                                                  limits_.caches.page_size) > std::ssize(one.pages);
+  });
+}
+
+// Whether the caches have room for the next token of the sequence. If no page is left, preempts younger sequences, or
+// the sequence itself.
+bool Scheduler::has_page_for_next(Step& step, int32_t slot) {
+  Sequence& sequence = at(slot);
+  const bool is_victim = sequence.state == State::kVictim,
+             fits = pages_for(sequence.num_computed + 1, limits_.caches.page_size) <= std::ssize(sequence.pages);
+  while (pages_.available() == 0 && (is_victim || !fits)) {
+    const int32_t victim = is_victim ? slot : youngest();
+    if (at(victim).in_flight > 0) {
+      enter(victim, State::kVictim);
+      return false;
+    }
+    preempt(victim);
+    if (victim == slot) return false;
+  }
+  if (is_victim) enter(slot, State::kRunning);
+  if (fits) return true;
+  sequence.pages.push_back(pages_.allocate());
+  step.added.push_back({slot, sequence.pages.back()});
+  return true;
+}
+
+// The sequence slot of the youngest sequence; there is at least one.
+int32_t Scheduler::youngest() const {
+  const auto number = [](const Sequence& one) { return one.state == State::kFree ? -1 : one.number; };
+  return static_cast<int32_t>(std::ranges::max_element(sequences_, {}, number) - sequences_.begin());
 }
 
 ScheduledStep Scheduler::compose(Step step, std::vector<StepEntry> singles, const std::vector<StepEntry>& chunks) {
@@ -286,6 +204,27 @@ ScheduledStep Scheduler::compose(Step step, std::vector<StepEntry> singles, cons
   if (!step.entries.empty()) in_flight_.push_back(std::move(flight));
   scheduled.step = std::move(step);
   return scheduled;
+}
+
+// Appends the next `count` tokens of a sequence. The newest one may not have returned yet.
+void Scheduler::append_ids(const Sequence& sequence, int32_t count, std::vector<int32_t>& ids) {
+  if (sequence.num_computed == std::ssize(sequence.tokens)) {
+    expect(count == 1 && sequence.awaited == 1, "Scheduler: a token is fed that nobody draws");
+    ids.push_back(awaited_id(sequence.draw));
+    return;
+  }
+  const auto begin = sequence.tokens.begin() + sequence.num_computed;
+  ids.insert(ids.end(), begin, begin + count);
+}
+
+// Keeps the pages that are full by this step: all later steps may read them, no earlier step may.
+void Scheduler::keep_full_pages(Sequence& sequence) {
+  const int64_t page = limits_.caches.page_size, known = std::min(sequence.num_computed, std::ssize(sequence.tokens));
+  for (; (sequence.full + 1) * page <= known; ++sequence.full) {
+    const auto first = static_cast<size_t>(sequence.full * page);
+    sequence.prefix = pages_.keep(sequence.pages[static_cast<size_t>(sequence.full)], sequence.prefix,
+                                  std::span(sequence.tokens).subspan(first, static_cast<size_t>(page)));
+  }
 }
 
 void Scheduler::on_tokens(std::vector<DrawnToken> tokens) {
@@ -315,6 +254,67 @@ void Scheduler::on_tokens(std::vector<DrawnToken> tokens) {
   }
   source_.drawn(std::move(drawn));
   for (const int32_t slot : flight.slots) release_unwanted(slot);
+}
+
+// Releases cancelled sequences. If a step in flight has one, on_tokens() releases it when that step returns.
+void Scheduler::release_cancelled() {
+  for (const int32_t sample : source_.cancelled()) {
+    const auto is_it = [&](const Sequence& one) { return one.request.sample == sample; };
+    if (std::erase_if(waiting_, is_it) > 0) {
+      left_.dropped.push_back(sample);
+      continue;
+    }
+    const auto found = std::find_if(sequences_.begin(), sequences_.end(),
+                                    [&](const Sequence& one) { return one.state != State::kFree && is_it(one); });
+    if (found == sequences_.end()) continue;
+    const auto slot = static_cast<int32_t>(found - sequences_.begin());
+    if (found->runs()) enter(slot, State::kCancelled);
+    release_unwanted(slot);
+  }
+}
+
+// Releases an ended or cancelled sequence, unless it is in a step in flight.
+void Scheduler::release_unwanted(int32_t slot) {
+  const State state = at(slot).state;
+  if (at(slot).in_flight > 0 || (state != State::kEnded && state != State::kCancelled)) return;
+  const int32_t sample = release(slot).request.sample;
+  if (state == State::kCancelled) left_.dropped.push_back(sample);
+}
+
+// Frees the sequence slot and the pages of a sequence, which then waits again in its old position. Its tokens are
+// computed again, except those still in the prefix cache, with the same bits.
+void Scheduler::preempt(int32_t slot) {
+  enter(slot, State::kPreempted);
+  Sequence sequence = release(slot);
+  sequence.pages.clear();
+  sequence.num_computed = 0;
+  const auto behind = std::find_if(waiting_.begin(), waiting_.end(),
+                                   [&](const Sequence& other) { return other.number > sequence.number; });
+  waiting_.insert(behind, std::move(sequence));
+  ++preemptions_;
+}
+
+// Frees the sequence slot and the pages of a sequence, and returns the sequence.
+Scheduler::Sequence Scheduler::release(int32_t slot) {
+  Sequence sequence = std::exchange(at(slot), {});
+  expect(sequence.state != State::kFree && sequence.in_flight == 0, "Scheduler: a sequence in flight is released");
+  pages_.release(sequence.pages);
+  free_slots_.push_back(slot);
+  left_.released.push_back(slot);
+  --active_;
+  return sequence;
+}
+
+// Makes every change of state of a sequence in a slot. A leaving sequence is never the victim; it replaces one.
+void Scheduler::enter(int32_t slot, State state) {
+  if (state == State::kVictim)
+    for (Sequence& other : sequences_)
+      if (other.state == State::kVictim) other.state = State::kRunning;
+  if (state == State::kVictim && !at(slot).runs()) return;
+  at(slot).state = state;
+  if (at(slot).runs()) return;
+  std::erase(prompts_, slot);
+  std::erase(ready_, slot);
 }
 
 }  // namespace lfm2
