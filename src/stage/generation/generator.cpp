@@ -41,9 +41,9 @@ Generator::Generator(const StageLinks& links, const GenerationPlan& plan, DType 
 bool Generator::receive_tokens() {
   std::vector<int32_t> words;
   if (!links_.control->receive_tokens(words)) return false;
-  first_->scheduler.on_tokens(from_words<std::vector<DrawnToken>>(words));
+  const auto arrivals = first_->scheduler.on_tokens(from_words<std::vector<DrawnToken>>(words));
   const double now = steady_seconds();
-  for (const Scheduler::Arrival& arrival : first_->scheduler.arrivals()) {
+  for (const Scheduler::Arrival& arrival : arrivals) {
     double& before = first_->token_time[static_cast<size_t>(arrival.slot)];
     (arrival.first ? generation_times_.to_first_token : generation_times_.between_tokens).add(now - before);
     before = now;

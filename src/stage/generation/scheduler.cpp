@@ -17,34 +17,33 @@ Scheduler::Scheduler(RequestSource& source, ScheduleLimits limits)
   for (int64_t slot = limits.caches.slots; slot-- > 0;) free_slots_.push_back(static_cast<int32_t>(slot));
 }
 
-bool Scheduler::finished() const { return active_ == 0 && waiting_.empty() && source_.ended(); }
+bool Scheduler::finished() const { return active() == 0 && waiting_.empty() && source_.ended(); }
 
 std::optional<ScheduledStep> Scheduler::next() {
-  const int64_t most = limits_.steps_in_flight + (limits_.runs_ahead() ? 1 : 0);
-  if (std::ssize(in_flight_) >= most) return std::nullopt;
+  const int64_t max_in_flight = limits_.steps_in_flight + (limits_.runs_ahead() ? 1 : 0);
+  if (std::ssize(in_flight_) >= max_in_flight) return std::nullopt;
   release_cancelled();
   const int64_t waiting = static_cast<int64_t>(waiting_.size()) + source_.waiting();
-  const int64_t could_run = active_ + std::min(waiting, static_cast<int64_t>(free_slots_.size()));
+  // Every step in flight gets an equal share of the sequences, so that no stage waits for a step.
+  const int64_t could_run = active() + std::min(waiting, static_cast<int64_t>(free_slots_.size()));
   const auto share = static_cast<size_t>(
       std::min(limits_.max_sequences, (could_run + limits_.steps_in_flight - 1) / limits_.steps_in_flight));
-  Step step;
-  std::vector<StepEntry> singles, chunks;
   const int64_t before = preemptions_;
-  choose_ready(step, singles, share);
+  choose_ready(share);
   // Pages that a preemption has just freed are for the sequences that run, not for new ones.
-  if (preemptions_ == before || (singles.empty() && active_ == 0)) choose_prompts(step, singles, chunks, share);
-  if (singles.empty() && chunks.empty() && left_.released.empty() && left_.dropped.empty()) return std::nullopt;
-  return compose(std::move(step), std::move(singles), chunks);
+  if (preemptions_ == before || (next_.entries.empty() && active() == 0)) choose_prompts(share);
+  if (next_.entries.empty() && next_.released.empty() && next_.dropped.empty()) return std::nullopt;
+  return compose();
 }
 
-void Scheduler::choose_ready(Step& step, std::vector<StepEntry>& singles, size_t share) {
+void Scheduler::choose_ready(size_t share) {
   std::vector<int32_t> without_page;
-  while (!ready_.empty() && singles.size() < share) {
+  while (!ready_.empty() && next_.entries.size() < share) {
     const int32_t slot = ready_.front();
     ready_.pop_front();
-    if (has_page_for_next(step, slot)) {
+    if (make_room_for_next(slot)) {
       ++at(slot).in_flight;
-      singles.push_back({slot, 1});
+      next_.entries.push_back({slot, 1});
     } else if (at(slot).state != State::kFree) {
       without_page.push_back(slot);
     }
@@ -52,42 +51,40 @@ void Scheduler::choose_ready(Step& step, std::vector<StepEntry>& singles, size_t
   ready_.insert(ready_.begin(), without_page.begin(), without_page.end());
 }
 
-void Scheduler::choose_prompts(Step& step, std::vector<StepEntry>& singles, std::vector<StepEntry>& chunks,
-                               size_t share) {
+void Scheduler::choose_prompts(size_t share) {
   int64_t budget = limits_.prompt_tokens;
-  std::deque<int32_t> unfinished;
-  while (budget > 0 && singles.size() + chunks.size() < share && (!prompts_.empty() || admit(step))) {
+  while (budget > 0 && next_.entries.size() < share && (!prompts_.empty() || admit())) {
     const int32_t slot = prompts_.front();
     prompts_.pop_front();
     Sequence& sequence = at(slot);
     const int64_t count = std::min(budget, sequence.num_tokens - sequence.num_computed);
     ++sequence.in_flight;
-    (count == 1 ? singles : chunks).push_back({slot, static_cast<int32_t>(count)});
+    next_.entries.push_back({slot, static_cast<int32_t>(count)});
     budget -= count;
-    if (sequence.num_computed + count < sequence.num_tokens) unfinished.push_back(slot);
+    // What is left of the prompt goes first in the next step, too.
+    if (sequence.num_computed + count < sequence.num_tokens) prompts_.push_front(slot);
   }
-  prompts_.insert(prompts_.begin(), unfinished.begin(), unfinished.end());  // they go first in the next step, too
 }
 
 // Admits the sequence that has waited longest, if there is room.
-bool Scheduler::admit(Step& step) {
+bool Scheduler::admit() {
   if (free_slots_.empty()) return false;
   std::optional<Sequence> sequence = next_waiting();
   if (!sequence) return false;
   sequence->num_tokens = std::ssize(sequence->tokens);
-  if (!give_pages(*sequence, step)) {
+  if (!give_pages(*sequence)) {
     waiting_.push_front(std::move(*sequence));
     return false;
   }
   const int32_t slot = free_slots_.back();
   free_slots_.pop_back();
   if (sequence->state == State::kWaiting) source_.begun(sequence->request.sample, sequence->num_computed);
-  Admission& one = step.admitted.emplace_back(Admission{.slot = slot,
-                                                        .prompt = static_cast<int32_t>(sequence->prompt),
-                                                        .num_tokens = static_cast<int32_t>(sequence->num_tokens),
-                                                        .num_cached = static_cast<int32_t>(sequence->num_computed),
-                                                        .request = sequence->request,
-                                                        .pages = sequence->pages});
+  Admission& one = next_.admitted.emplace_back(Admission{.slot = slot,
+                                                         .prompt = static_cast<int32_t>(sequence->prompt),
+                                                         .num_tokens = static_cast<int32_t>(sequence->num_tokens),
+                                                         .num_cached = static_cast<int32_t>(sequence->num_computed),
+                                                         .request = sequence->request,
+                                                         .pages = sequence->pages});
   if (sequence->num_tokens > sequence->prompt) {  // results of the prompt were returned with the first token
     one.request.prompt_log_probs = false;
     one.request.hidden = Hidden::kNone;
@@ -95,9 +92,8 @@ bool Scheduler::admit(Step& step) {
     one.request.prompt.assign(sequence->tokens.begin(), sequence->tokens.begin() + sequence->prompt);
   }
   at(slot) = std::move(*sequence);
-  enter(slot, State::kRunning);
+  at(slot).state = State::kRunning;
   prompts_.push_back(slot);
-  ++active_;
   return true;
 }
 
@@ -115,26 +111,26 @@ std::optional<Scheduler::Sequence> Scheduler::next_waiting() {
   sequence.tokens = std::exchange(request->prompt, {});
   sequence.prompt = std::ssize(sequence.tokens);
   sequence.request = std::move(*request);
-  sequence.number = admitted_++;
+  sequence.number = arrived_++;
   return sequence;
 }
 
 // Allocates pages for all known tokens of a sequence that is to be admitted. The prefix cache provides the first pages,
 // but never that of the last token, from which the next one is drawn. One page must be left for each running sequence
 // that may still need one, so that admitting a sequence causes no preemption in the next steps.
-bool Scheduler::give_pages(Sequence& sequence, Step& step) {
+bool Scheduler::give_pages(Sequence& sequence) {
   const std::span<const int32_t> tokens(sequence.tokens);
   const int64_t needed = pages_for(sequence.num_tokens, limits_.caches.page_size);
   expect(needed <= limits_.caches.pages, "Scheduler: a sequence that never fits");
   std::vector<int32_t> prefix;
   if (sequence.request.may_use_prefix()) prefix = pages_.find(tokens.first(tokens.size() - 1));
   const auto held = std::count_if(prefix.begin(), prefix.end(), [&](int32_t page) { return pages_.holders(page) > 0; });
-  if (active_ > 0 && needed - held + growing() > pages_.available()) return false;
+  if (active() > 0 && needed - held + growing() > pages_.available()) return false;
   const int64_t cached = std::ssize(prefix) * limits_.caches.page_size;
   if (sequence.request.rule.counts()) {
-    if (cached > 0 && !step.counted.empty() && std::ssize(step.counted) + cached > limits_.counted_prefixes)
+    if (cached > 0 && !next_.counted.empty() && std::ssize(next_.counted) + cached > limits_.counted_prefixes)
       return false;
-    step.counted.insert(step.counted.end(), tokens.begin(), tokens.begin() + cached);
+    next_.counted.insert(next_.counted.end(), tokens.begin(), tokens.begin() + cached);
   }
   sequence.prefix = {};
   for (const int32_t page : prefix) sequence.prefix = pages_.hold(page);
@@ -153,25 +149,25 @@ int64_t Scheduler::growing() const {
   });
 }
 
-// Whether the caches have room for the next token of the sequence. If no page is left, preempts younger sequences, or
-// the sequence itself.
-bool Scheduler::has_page_for_next(Step& step, int32_t slot) {
+// Makes room in the caches for the next token of the sequence. If no page is left, preempts younger sequences, or the
+// sequence itself. False if there is no room yet.
+bool Scheduler::make_room_for_next(int32_t slot) {
   Sequence& sequence = at(slot);
   const bool is_victim = sequence.state == State::kVictim,
              fits = pages_for(sequence.num_computed + 1, limits_.caches.page_size) <= std::ssize(sequence.pages);
   while (pages_.available() == 0 && (is_victim || !fits)) {
     const int32_t victim = is_victim ? slot : youngest();
     if (at(victim).in_flight > 0) {
-      enter(victim, State::kVictim);
+      choose_victim(victim);
       return false;
     }
     preempt(victim);
     if (victim == slot) return false;
   }
-  if (is_victim) enter(slot, State::kRunning);
+  if (is_victim) sequence.state = State::kRunning;
   if (fits) return true;
   sequence.pages.push_back(pages_.allocate());
-  step.added.push_back({slot, sequence.pages.back()});
+  next_.added.push_back({slot, sequence.pages.back()});
   return true;
 }
 
@@ -181,12 +177,11 @@ int32_t Scheduler::youngest() const {
   return static_cast<int32_t>(std::ranges::max_element(sequences_, {}, number) - sequences_.begin());
 }
 
-ScheduledStep Scheduler::compose(Step step, std::vector<StepEntry> singles, const std::vector<StepEntry>& chunks) {
-  ScheduledStep scheduled;
-  step.entries = std::move(singles);
-  step.entries.insert(step.entries.end(), chunks.begin(), chunks.end());
-  step.released = std::exchange(left_.released, {});
-  step.dropped = std::exchange(left_.dropped, {});
+ScheduledStep Scheduler::compose() {
+  // Sequences with one token come first: see Batch::singles.
+  std::ranges::stable_partition(next_.entries, [](const StepEntry& entry) { return entry.count == 1; });
+  ScheduledStep scheduled{.step = std::exchange(next_, {}), .ids = {}};
+  Step& step = scheduled.step;
   Flight flight;
   for (const StepEntry& entry : step.entries) {
     Sequence& sequence = at(entry.slot);
@@ -202,7 +197,6 @@ ScheduledStep Scheduler::compose(Step step, std::vector<StepEntry> singles, cons
     if (limits_.runs_ahead() && sequence.goes_on()) ready_.push_back(entry.slot);
   }
   if (!step.entries.empty()) in_flight_.push_back(std::move(flight));
-  scheduled.step = std::move(step);
   return scheduled;
 }
 
@@ -227,13 +221,13 @@ void Scheduler::keep_full_pages(Sequence& sequence) {
   }
 }
 
-void Scheduler::on_tokens(std::vector<DrawnToken> tokens) {
+std::vector<Scheduler::Arrival> Scheduler::on_tokens(std::vector<DrawnToken> tokens) {
   expect(!in_flight_.empty() && in_flight_.front().drawing.size() == tokens.size(),
          "Scheduler: tokens of another step");
   const Flight flight = std::move(in_flight_.front());
   in_flight_.pop_front();
-  arrivals_.clear();
   for (const int32_t slot : flight.slots) --at(slot).in_flight;
+  std::vector<Arrival> arrivals;
   std::vector<SampleToken> drawn;
   drawn.reserve(tokens.size());
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -244,16 +238,17 @@ void Scheduler::on_tokens(std::vector<DrawnToken> tokens) {
     sequence.tokens.push_back(tokens[i].token);
     keep_full_pages(sequence);
     if (tokens[i].ends != FinishReason::kError)
-      arrivals_.push_back({.slot = slot, .first = std::ssize(sequence.tokens) == sequence.prompt + 1});
+      arrivals.push_back({.slot = slot, .first = std::ssize(sequence.tokens) == sequence.prompt + 1});
     const bool is_wanted = sequence.runs();
     if (tokens[i].ends)
-      enter(slot, State::kEnded);
+      stop_feeding(slot, State::kEnded);
     else if (!limits_.runs_ahead() && sequence.goes_on())
       ready_.push_back(slot);
     if (is_wanted) drawn.push_back({sequence.request.sample, std::move(tokens[i])});
   }
   source_.drawn(std::move(drawn));
   for (const int32_t slot : flight.slots) release_unwanted(slot);
+  return arrivals;
 }
 
 // Releases cancelled sequences. If a step in flight has one, on_tokens() releases it when that step returns.
@@ -261,14 +256,14 @@ void Scheduler::release_cancelled() {
   for (const int32_t sample : source_.cancelled()) {
     const auto is_it = [&](const Sequence& one) { return one.request.sample == sample; };
     if (std::erase_if(waiting_, is_it) > 0) {
-      left_.dropped.push_back(sample);
+      next_.dropped.push_back(sample);
       continue;
     }
     const auto found = std::find_if(sequences_.begin(), sequences_.end(),
                                     [&](const Sequence& one) { return one.state != State::kFree && is_it(one); });
     if (found == sequences_.end()) continue;
     const auto slot = static_cast<int32_t>(found - sequences_.begin());
-    if (found->runs()) enter(slot, State::kCancelled);
+    if (found->runs()) stop_feeding(slot, State::kCancelled);
     release_unwanted(slot);
   }
 }
@@ -278,19 +273,19 @@ void Scheduler::release_unwanted(int32_t slot) {
   const State state = at(slot).state;
   if (at(slot).in_flight > 0 || (state != State::kEnded && state != State::kCancelled)) return;
   const int32_t sample = release(slot).request.sample;
-  if (state == State::kCancelled) left_.dropped.push_back(sample);
+  if (state == State::kCancelled) next_.dropped.push_back(sample);
 }
 
 // Frees the sequence slot and the pages of a sequence, which then waits again in its old position. Its tokens are
 // computed again, except those still in the prefix cache, with the same bits.
 void Scheduler::preempt(int32_t slot) {
-  enter(slot, State::kPreempted);
+  stop_feeding(slot, State::kPreempted);
   Sequence sequence = release(slot);
   sequence.pages.clear();
   sequence.num_computed = 0;
-  const auto behind = std::find_if(waiting_.begin(), waiting_.end(),
-                                   [&](const Sequence& other) { return other.number > sequence.number; });
-  waiting_.insert(behind, std::move(sequence));
+  const auto younger = std::find_if(waiting_.begin(), waiting_.end(),
+                                    [&](const Sequence& other) { return other.number > sequence.number; });
+  waiting_.insert(younger, std::move(sequence));
   ++preemptions_;
 }
 
@@ -300,21 +295,22 @@ Scheduler::Sequence Scheduler::release(int32_t slot) {
   expect(sequence.state != State::kFree && sequence.in_flight == 0, "Scheduler: a sequence in flight is released");
   pages_.release(sequence.pages);
   free_slots_.push_back(slot);
-  left_.released.push_back(slot);
-  --active_;
+  next_.released.push_back(slot);
   return sequence;
 }
 
-// Makes every change of state of a sequence in a slot. A leaving sequence is never the victim; it replaces one.
-void Scheduler::enter(int32_t slot, State state) {
-  if (state == State::kVictim)
-    for (Sequence& other : sequences_)
-      if (other.state == State::kVictim) other.state = State::kRunning;
-  if (state == State::kVictim && !at(slot).runs()) return;
+// Keeps the sequence out of further steps: it leaves once its steps in flight have returned.
+void Scheduler::stop_feeding(int32_t slot, State state) {
   at(slot).state = state;
-  if (at(slot).runs()) return;
   std::erase(prompts_, slot);
   std::erase(ready_, slot);
+}
+
+// Makes the sequence the victim in place of an earlier one. A sequence that is to leave frees its pages anyway.
+void Scheduler::choose_victim(int32_t slot) {
+  for (Sequence& other : sequences_)
+    if (other.state == State::kVictim) other.state = State::kRunning;
+  if (at(slot).runs()) at(slot).state = State::kVictim;
 }
 
 }  // namespace lfm2

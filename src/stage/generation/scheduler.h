@@ -48,20 +48,18 @@ class Scheduler {
   // The next step; empty while the pipeline is full or there is nothing to send. A step without entries only names
   // freed sequence slots and dropped samples.
   std::optional<ScheduledStep> next();
+  struct Arrival {
+    int32_t slot = 0;
+    bool first = false;  // whether the token is the first one of its sequence
+  };
   // Adds the tokens of the oldest step in flight: one for each of its sequences that draws (StepArrays::draw_slots).
-  void on_tokens(std::vector<DrawnToken> tokens);
+  // Returns the sequences that got a token: not those that had ended, or that end without one.
+  std::vector<Arrival> on_tokens(std::vector<DrawnToken> tokens);
   // Whether no sequence runs or waits and no request will come; next() may still return a step that frees slots.
   bool finished() const;
   bool in_flight() const { return !in_flight_.empty(); }  // whether any step has not returned its tokens
   int64_t preemptions() const { return preemptions_; }    // how often a sequence gave its pages back
   const PagePool& pages() const { return pages_; }
-
-  // The tokens of the last on_tokens(): the sequence slot of each, and whether it is the first one of its sequence.
-  struct Arrival {
-    int32_t slot = 0;
-    bool first = false;
-  };
-  const std::vector<Arrival>& arrivals() const { return arrivals_; }
 
  private:
   enum class State : uint8_t {
@@ -98,37 +96,36 @@ class Scheduler {
   };
 
   Sequence& at(int32_t slot) { return sequences_[static_cast<size_t>(slot)]; }
-  void enter(int32_t slot, State state);
-  void release_cancelled();
-  void choose_ready(Step& step, std::vector<StepEntry>& singles, size_t share);
-  void choose_prompts(Step& step, std::vector<StepEntry>& singles, std::vector<StepEntry>& chunks, size_t share);
-  bool admit(Step& step);
+  int64_t active() const { return limits_.caches.slots - std::ssize(free_slots_); }  // sequences that have a slot
+  void choose_ready(size_t share);
+  void choose_prompts(size_t share);
+  bool admit();
   std::optional<Sequence> next_waiting();
+  bool give_pages(Sequence& sequence);
   int64_t growing() const;
-  bool give_pages(Sequence& sequence, Step& step);
-  void keep_full_pages(Sequence& sequence);
+  bool make_room_for_next(int32_t slot);
   int32_t youngest() const;
-  bool has_page_for_next(Step& step, int32_t slot);
+  ScheduledStep compose();
+  static void append_ids(const Sequence& sequence, int32_t count, std::vector<int32_t>& ids);
+  void keep_full_pages(Sequence& sequence);
+  void release_cancelled();
+  void release_unwanted(int32_t slot);
   void preempt(int32_t slot);
   Sequence release(int32_t slot);
-  void release_unwanted(int32_t slot);
-  static void append_ids(const Sequence& sequence, int32_t count, std::vector<int32_t>& ids);
-  ScheduledStep compose(Step step, std::vector<StepEntry> singles, const std::vector<StepEntry>& chunks);
+  void stop_feeding(int32_t slot, State state);
+  void choose_victim(int32_t slot);
 
   RequestSource& source_;
   ScheduleLimits limits_;
   std::vector<Sequence> sequences_;  // [slots]
   std::deque<Sequence> waiting_;     // preempted or without room, the oldest first
   std::vector<int32_t> free_slots_;
-  struct {
-    std::vector<int32_t> released, dropped;
-  } left_;  // sequence slots and samples that the next step names
+  Step next_;  // under construction; sequence slots and samples that are released between two steps are added to it
   PagePool pages_;
-  int64_t admitted_ = 0, active_ = 0, preemptions_ = 0;
+  int64_t arrived_ = 0, preemptions_ = 0;
   // Sequence slots: in ready_ of sequences that decode next, in prompts_ of sequences with tokens still to prefill.
   std::deque<int32_t> ready_, prompts_;
   std::deque<Flight> in_flight_;
-  std::vector<Arrival> arrivals_;
 };
 
 }  // namespace lfm2
