@@ -16,14 +16,14 @@ SequenceTable::SequenceTable(CacheShape shape, int64_t tail_length)
   expect(tail_length == 0 || !shape.keeps_prefixes, "SequenceTable: tails have no states at the ends of pages");
 }
 
-Sequence& SequenceTable::used(int32_t slot) {
+CachedSequence& SequenceTable::used(int32_t slot) {
   expect(slot >= 0 && slot < shape_.slots && sequences_[static_cast<size_t>(slot)].used,
          "SequenceTable: a step names a slot without a sequence");
   return sequences_[static_cast<size_t>(slot)];
 }
 
 void SequenceTable::release(int32_t slot) {
-  Sequence& sequence = used(slot);
+  CachedSequence& sequence = used(slot);
   for (const int32_t page : sequence.pages)
     if (--holders_[static_cast<size_t>(page)] == 0) ++free_pages_;
   sequence = {};
@@ -32,7 +32,7 @@ void SequenceTable::release(int32_t slot) {
 void SequenceTable::admit(const Admission& one) {
   expect(one.slot >= 0 && one.slot < shape_.slots && !sequences_[static_cast<size_t>(one.slot)].used,
          "SequenceTable: a step fills a slot that is taken");
-  Sequence& sequence = sequences_[static_cast<size_t>(one.slot)];
+  CachedSequence& sequence = sequences_[static_cast<size_t>(one.slot)];
   sequence = {.used = true,
               .request = one.request,
               .prompt = one.prompt,
@@ -52,7 +52,7 @@ void SequenceTable::admit(const Admission& one) {
 }
 
 // Sequences may share only pages of their common prefix.
-void SequenceTable::give_page(Sequence& sequence, int32_t page, bool has_prefix) {
+void SequenceTable::give_page(CachedSequence& sequence, int32_t page, bool has_prefix) {
   expect(page >= 0 && page < shape_.pages, "SequenceTable: a step names a page that does not exist");
   int32_t& holders = holders_[static_cast<size_t>(page)];
   expect(has_prefix || holders == 0, "SequenceTable: a step gives a page that another sequence has");
@@ -76,7 +76,7 @@ SequenceTable::Counted SequenceTable::count_prefixes(const Step& step, StepArray
 }
 
 int64_t SequenceTable::used_slots() const {
-  return std::count_if(sequences_.begin(), sequences_.end(), [](const Sequence& one) { return one.used; });
+  return std::count_if(sequences_.begin(), sequences_.end(), [](const CachedSequence& one) { return one.used; });
 }
 
 void StepArrays::clear() {
@@ -91,7 +91,7 @@ void StepArrays::clear() {
 }
 
 // If the entry feeds prompt tokens, adds the rows whose results the request asks for.
-void SequenceTable::ask_prompt(const Sequence& sequence, const StepEntry& entry, StepArrays& arrays) {
+void SequenceTable::ask_prompt(const CachedSequence& sequence, const StepEntry& entry, StepArrays& arrays) {
   const int64_t first = sequence.num_computed, end = std::min(first + entry.count, sequence.prompt);
   const auto row_of = [&](int64_t position) { return static_cast<int32_t>(arrays.tokens + position - first); };
   // The row of a token gives the log-probability of the next token; after the last prompt token a token is drawn.
@@ -145,7 +145,7 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
   Counted counted = count_prefixes(step, arrays);
   arrays.page_table.reserve(step.entries.size() * static_cast<size_t>(table_width));
   for (const StepEntry& entry : step.entries) {
-    Sequence& sequence = used(entry.slot);
+    CachedSequence& sequence = used(entry.slot);
     expect(entry.count > 0, "SequenceTable: an entry without tokens");
     const int64_t end = sequence.num_computed + entry.count;
     const auto pages = static_cast<int64_t>(sequence.pages.size());

@@ -15,7 +15,7 @@ namespace lfm2 {
 // The number of positions that a sequence has in the caches at its end: its last token is drawn and never fed.
 constexpr int64_t cached_positions(int64_t prompt, int64_t max_new) { return prompt + max_new - 1; }
 
-struct Sequence {
+struct CachedSequence {
   bool used = false;         // whether the sequence slot is in use
   Request request;           // from its admission, with the complete rule: see rule_of()
   int64_t prompt = 0;        // tokens of the prompt
@@ -55,15 +55,15 @@ class SequenceTable {
 
   // Applies a step and fills `arrays` for it. Error(kSoftware) for a step that contradicts the table.
   void apply(const Step& step, int64_t table_width, StepArrays& arrays);
-  const Sequence& sequence(int32_t slot) const { return sequences_[static_cast<size_t>(slot)]; }
+  const CachedSequence& sequence(int32_t slot) const { return sequences_[static_cast<size_t>(slot)]; }
   int64_t free_pages() const { return free_pages_; }  // pages that no sequence holds
   int64_t used_slots() const;
 
  private:
   using Counted = std::vector<int32_t>::const_iterator;  // a place in Step::counted
-  Sequence& used(int32_t slot);
-  void give_page(Sequence& sequence, int32_t page, bool has_prefix);
-  static void ask_prompt(const Sequence& sequence, const StepEntry& entry, StepArrays& arrays);
+  CachedSequence& used(int32_t slot);
+  void give_page(CachedSequence& sequence, int32_t page, bool has_prefix);
+  static void ask_prompt(const CachedSequence& sequence, const StepEntry& entry, StepArrays& arrays);
   void release(int32_t slot);
   void admit(const Admission& one);
   Counted count_prefixes(const Step& step, StepArrays& arrays) const;
@@ -71,8 +71,8 @@ class SequenceTable {
 
   CacheShape shape_;
   int64_t tail_length_;
-  std::vector<Sequence> sequences_;  // [slots]
-  std::vector<int32_t> holders_;     // [pages]: how many sequences hold each page
+  std::vector<CachedSequence> sequences_;  // [slots]
+  std::vector<int32_t> holders_;           // [pages]: how many sequences hold each page
   int64_t free_pages_;
 };
 

@@ -112,7 +112,7 @@ struct Simulation {
     for (int64_t s = 0; s < step.sequences(); ++s) {
       const StepEntry& entry = scheduled.step.entries[static_cast<size_t>(s)];
       ASSERT_TRUE(slots.insert(entry.slot).second) << "a sequence twice in a step";
-      const Sequence& sequence = table.sequence(entry.slot);
+      const CachedSequence& sequence = table.sequence(entry.slot);
       for (const int32_t page : sequence.pages) ASSERT_TRUE(pages.insert(page).second) << "a page twice";
       if (s < step.singles) {
         ASSERT_EQ(entry.count, 1);
@@ -155,7 +155,7 @@ struct Simulation {
     ASSERT_EQ(static_cast<int64_t>(step.keepers.size()), 2 * step.sequences());
     for (size_t s = 0; s < scheduled.step.entries.size(); ++s) {
       const int32_t slot = scheduled.step.entries[s].slot;
-      const Sequence& sequence = table.sequence(slot);
+      const CachedSequence& sequence = table.sequence(slot);
       ASSERT_EQ(step.keepers[2 * s], sequence.request.rule.counts() ? slot : -1);
       ASSERT_EQ(step.keepers[2 * s + 1], sequence.prompt);
       if (!sequence.request.rule.counts()) continue;
