@@ -139,7 +139,7 @@ ScheduledStep Generator::next_step() {
 }
 
 bool Generator::is_unread(int buffer) const {
-  return std::any_of(unread_.begin(), unread_.end(), [&](const Unread& one) { return one.buffer == buffer; });
+  return last_ && std::ranges::any_of(last_->unread, [&](const Unread& one) { return one.buffer == buffer; });
 }
 
 void Generator::wait_for_free_buffer(int buffer, int64_t previous) {
@@ -148,17 +148,17 @@ void Generator::wait_for_free_buffer(int buffer, int64_t previous) {
 }
 
 void Generator::collect_results() {
-  while (!unread_.empty() && runner_.computed(unread_.front().buffer).done()) {
-    const Unread one = std::move(unread_.front());
+  while (last_ && !last_->unread.empty() && runner_.computed(last_->unread.front().buffer).done()) {
+    const Unread one = std::move(last_->unread.front());
     const double start = steady_seconds();
     const RankActivity before = links_.watchdog.activity();  // a wait calls this, so its stamp is restored below
     run_.enter(Phase::kWrite, {one.step});
     links_.control->send_tokens(
-        to_words(completions_->on_results(one.samples, runner_.results(one.buffer, one.results))));
-    on_tokens_(completions_->progress());
+        to_words(last_->completions.on_results(one.samples, runner_.results(one.buffer, one.results))));
+    last_->on_progress(last_->completions.progress());
     links_.watchdog.enter(before);
     run_.trace(TraceKind::kOutput, Unit{one.step}, start, steady_seconds());
-    unread_.pop_front();
+    last_->unread.pop_front();
   }
 }
 
@@ -183,8 +183,8 @@ void Generator::run_step(const ScheduledStep& scheduled, StepArrays& arrays) {
   if (!links_.first()) run_.wait_for_arrival(buffer, {step});
   runner_.enqueue(arrays, buffer, step,
                   [&] { run_.wait([&] { return runner_.all_computed(); }, Phase::kCompute, {step - 1}); });
-  if (links_.last()) {
-    unread_.push_back({buffer, step, samples_of(arrays), runner_.result_shape(arrays)});
+  if (last_) {
+    last_->unread.push_back({buffer, step, samples_of(arrays), runner_.result_shape(arrays)});
   } else {
     run_.send(buffer, runner_.rows(buffer, arrays).result(), runner_.computed(buffer), {step});
   }
@@ -194,15 +194,14 @@ void Generator::run_step(const ScheduledStep& scheduled, StepArrays& arrays) {
 }
 
 void Generator::run(RequestSource* requests, const std::vector<CompletionConsumer*>& consumers,
-                    const std::function<void(int64_t)>& on_tokens, const std::function<bool()>& stop,
+                    const std::function<void(int64_t)>& on_progress, const std::function<bool()>& stop,
                     const TokenText& token_text) {
   run_.begin(stop);
   generation_times_ = {};
   counts_ = {};
-  on_tokens_ = on_tokens;
   finished_ = false;
   table_.emplace(plan_.limits.caches, plan_.tail_length(links_.stage().config()));
-  if (links_.last()) completions_.emplace(consumers, token_text, plan_.live);
+  if (links_.last()) last_.emplace(Last{OpenCompletions(consumers, token_text, plan_.live), {}, on_progress});
   if (links_.first())
     first_.emplace(First{*requests, Scheduler(*requests, plan_.limits),
                          std::vector<double>(static_cast<size_t>(plan_.limits.caches.slots), 0), steady_seconds()});
@@ -210,7 +209,7 @@ void Generator::run(RequestSource* requests, const std::vector<CompletionConsume
   while (true) {
     const ScheduledStep scheduled = next_step();
     if (scheduled.step.end) break;
-    if (completions_) completions_->apply(scheduled.step);
+    if (last_) last_->completions.apply(scheduled.step);
     table_->apply(scheduled.step, plan_.table_width(), arrays);
     if (!scheduled.step.entries.empty()) run_step(scheduled, arrays);
     share_times();

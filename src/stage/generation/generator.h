@@ -40,16 +40,15 @@ class Generator {
   Generator& operator=(const Generator&) = delete;
 
   // Generates until every request has ended. The first stage reads requests from `requests`, which is null on the other
-  // stages. The last stage uses `consumers`, `on_tokens` and, if requests have stop texts, `token_text`. `on_tokens`
-  // measures progress towards the sum of all limits. After each step it gets the number of tokens drawn plus, for each
-  // sequence that ended early, the rest of its limit. Once `stop` returns true on any stage, no further step begins,
-  // and unfinished sequences are dropped.
+  // stages. The last stage uses `consumers`, `on_progress` and, if requests have stop texts, `token_text`.
+  // `on_progress` measures progress towards the sum of all limits. After each step it gets the number of tokens drawn
+  // plus, for each sequence that ended early, the rest of its limit. Once `stop` returns true on any stage, no further
+  // step begins, and unfinished sequences are dropped.
   void run(RequestSource* requests, const std::vector<CompletionConsumer*>& consumers,
-           const std::function<void(int64_t tokens)>& on_tokens, const std::function<bool()>& stop = {},
+           const std::function<void(int64_t tokens)>& on_progress, const std::function<bool()>& stop = {},
            const TokenText& token_text = {});
-  bool finished() const {
-    return finished_;
-  }  // first stage: whether the last run ended without a stop; true on other stages
+  // First stage: whether the last run ended without a stop. True on the other stages.
+  bool finished() const { return finished_; }
 
   StageTimes times() const { return run_.times(); }  // of the last run
   const GenerationTimes& generation_times() const { return generation_times_; }
@@ -77,6 +76,12 @@ class Generator {
     std::vector<double> token_time;
     double last_message = 0;  // the time of the last message to the other stages
   };
+  // The members of the last stage.
+  struct Last {
+    OpenCompletions completions;
+    std::deque<Unread> unread;  // in the order of the steps
+    std::function<void(int64_t)> on_progress;
+  };
 
   ScheduledStep next_step();
   Step receive_step();
@@ -97,9 +102,7 @@ class Generator {
   // The state of the current run:
   std::optional<SequenceTable> table_;
   std::optional<First> first_;
-  std::optional<OpenCompletions> completions_;  // last stage
-  std::deque<Unread> unread_;                   // last stage, in the order of the steps
-  std::function<void(int64_t)> on_tokens_;
+  std::optional<Last> last_;
   bool finished_ = false;
   double times_shared_ = 0;  // when the stages' times were last shared
   GenerationCounts counts_;

@@ -87,7 +87,6 @@ StepRunner::StepRunner(const StageLinks& links, const GenerationPlan& plan, DTyp
   }
   if (!stage.last()) return;
   results_ = backend.allocate(result_bytes);
-  result_bytes_ = result_bytes;
   logits_ = runner_.memory().allocate(DType::kF32, {head_rows(), stage.config().vocab});
   allocate_adjustments(std::min(max_sequences, kHeadRows));
 }
@@ -121,7 +120,6 @@ void StepRunner::allocate_adjustments(int64_t rows) {
   if (const size_t bytes = plan_.prefix_bytes(); bytes > 0) {
     prefixes_ = links_.backend.allocate(bytes);
     for (StepBuffer& buffer : buffers_) buffer.prefixes = links_.backend.allocate_host(bytes);
-    result_bytes_ += bytes;
   }
   if (plan_.edits == 0) return;
   adjustments_.edits = runner_.memory().allocate(DType::kI32, {slots, plan_.edits, kEditWords});

@@ -93,7 +93,7 @@ class StepRunner {
   // Last stage: the results in `buffer`; its step must be computed.
   StepResults results(int buffer, const ResultShape& shape) const;
 
-  uint64_t activation_bytes() const { return runner_.bytes() + result_bytes_; }
+  uint64_t activation_bytes() const { return runner_.bytes() + results_.bytes() + prefixes_.bytes(); }
   uint64_t cache_bytes() const { return caches_.bytes(); }
 
  private:
@@ -143,7 +143,6 @@ class StepRunner {
   const GenerationPlan plan_;
   Caches caches_;
   ModelRunner runner_;
-  uint64_t result_bytes_ = 0;  // of results_ and prefixes_
   std::array<StepBuffer, kBuffers> buffers_;
   // The stream that uploads the arrays of steps. Null on CPUs, where a separate thread would cost more than the copy.
   std::unique_ptr<Stream> uploads_;

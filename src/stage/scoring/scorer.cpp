@@ -299,16 +299,15 @@ void Scorer::carry_out(const Action& action, const MicroBatches* micro_batches) 
 void Scorer::run(const MicroBatches* micro_batches, const std::vector<ResultConsumer*>& consumers,
                  const std::function<void(const MicroBatch&)>& on_micro_batch, const std::function<bool()>& stop) {
   run_.begin(stop);
-  finished_ = true;
   begun_ = {};
   for (StageBuffer& buffer : buffers_) buffer.unit.reset();
   if (results_) results_->start(consumers);
   Schedule schedule(links_.shape(), links_.index, plan_.micro_batches);
   while (const std::optional<Action> action = schedule.next()) {
     const bool fills = action->kind == ActionKind::kTakeTokens || action->kind == ActionKind::kReceive;
-    if (fills && finished_ && action->piece == 0) {
-      finished_ = goes_on(action->micro_batch, micro_batches);
-      if (finished_) ++begun_.count;
+    if (fills && !begun_.stopped && action->piece == 0) {
+      begun_.stopped = !goes_on(action->micro_batch, micro_batches);
+      if (!begun_.stopped) ++begun_.count;
     }
     if (action->micro_batch >= begun_.count) continue;  // the run was stopped before it
     run_.enter(Phase::kCompute, unit_of(*action));

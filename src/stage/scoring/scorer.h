@@ -38,7 +38,7 @@ class Scorer {
   // the run ends when those in flight have passed all stages.
   void run(const MicroBatches* micro_batches, const std::vector<ResultConsumer*>& consumers,
            const std::function<void(const MicroBatch&)>& on_micro_batch, const std::function<bool()>& stop = {});
-  bool finished() const { return finished_; }  // whether the last run ended without a stop
+  bool finished() const { return !begun_.stopped; }  // whether the last run ended without a stop
 
   // Called after an error. After it returns, no consumer is called any more, so they may be destroyed.
   void stop_results() {
@@ -74,6 +74,7 @@ class Scorer {
     int64_t count = 0;
     MicroBatch newest;
     std::deque<Open> open;  // the newest of them, in order
+    bool stopped = false;   // whether no further one begins, because a stage was asked to stop
   };
   struct Piece {
     const Stage& stage;
@@ -128,7 +129,6 @@ class Scorer {
   std::vector<StageBuffer> buffers_;
   std::optional<ResultRing> results_;
   Begun begun_;
-  bool finished_ = false;
   StageRun run_;
 };
 
