@@ -66,10 +66,8 @@ int32_t top_logprobs_of(const ResponseForm& form, const RequestLimits& limits) {
 // A prompt without generation needs no room after it.
 void check_room(const std::vector<int32_t>& prompt, bool continues, const LineContext& context,
                 const RequestLimits& limits, std::string_view field) {
-  LineContext own = context;
-  own.continues = continues;
-  own.max_positions = std::min(own.max_positions, limits.max_prompt_tokens);  // the positions that the caches have
-  check_length(prompt, own, kBody, field);
+  const int64_t max_positions = std::min(context.max_positions, limits.max_prompt_tokens);  // that the caches have
+  check_length(prompt, context, kBody, field, max_positions, continues);
 }
 
 void add_requests(const Request& each, const std::vector<int32_t>& prompt, const LineContext& context,
@@ -129,11 +127,11 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
   if (rules.sampling.seed == kAnySeed) rules.sampling.seed.reset();
   const bool fresh = !rules.sampling.seed && fresh_seed;
   if (fresh) rules.sampling.seed = fresh_seed;
+  if (!chat && !rules.sampling.max_new) rules.sampling.max_new = 16;  // as OpenAI's completions do
   Request each = request_by_rules(defaults, rules, 0);
   if (fresh && each.rule.temperature > 0) whole.fresh_seed = fresh_seed;
   each.echo = false;  // the prompt that the answer repeats is known here
   each.num_top_logprobs = top_logprobs_of(whole.form, limits);
-  if (!chat && !rules.sampling.max_new) each.max_new = 16;  // as OpenAI's completions do
   if (std::ssize(edits_of(each)) > limits.max_edits)
     throw Error(ExitCode::kData, fmt::format("{} tokens are biased or end the text, expected at most {}",
                                              edits_of(each).size(), limits.max_edits));

@@ -211,15 +211,14 @@ bool adds_special_tokens(FieldReader& fields) {
 }
 
 void check_length(const std::vector<int32_t>& ids, const LineContext& context, const std::string& where,
-                  std::string_view field) {
-  const auto count = static_cast<int64_t>(ids.size()), most = context.max_positions - (context.continues ? 1 : 0);
+                  std::string_view field, int64_t max_positions, bool continues) {
+  const auto count = static_cast<int64_t>(ids.size()), most = max_positions - (continues ? 1 : 0);
   if (count > most && !field.empty())
-    throw Error(ExitCode::kData,
-                fmt::format("{}: {}", where, context_length_text(context.max_positions, count, field)));
+    throw Error(ExitCode::kData, fmt::format("{}: {}", where, context_length_text(max_positions, count, field)));
   if (count < 1 || count > most)
     throw Error(ExitCode::kData,
-                fmt::format("{}: {} tokens, expected 1 to {}{}", where, count, context.continues ? "fewer than " : "",
-                            max_length_text(context.max_positions, context.scores)));
+                fmt::format("{}: {} tokens, expected 1 to {}{}", where, count, continues ? "fewer than " : "",
+                            max_length_text(max_positions, context.scores)));
 }
 
 std::vector<int32_t> ids_of_messages(FieldReader& fields, bool goes_on) {

@@ -89,7 +89,11 @@ bool adds_special_tokens(FieldReader& fields);
 // Error(kData) if there are no ids, or too many for the model's positions. With a `field` of OpenAI's interface the
 // message uses OpenAI's words.
 void check_length(const std::vector<int32_t>& ids, const LineContext& context, const std::string& where,
-                  std::string_view field = {});
+                  std::string_view field, int64_t max_positions, bool continues);
+inline void check_length(const std::vector<int32_t>& ids, const LineContext& context, const std::string& where,
+                         std::string_view field = {}) {
+  check_length(ids, context, where, field, context.max_positions, context.continues);
+}
 // A text that states the maximum number of tokens of a sample.
 std::string max_length_text(int64_t most, bool scores);
 

@@ -245,7 +245,7 @@ void Api::begin(const Unread& unread) {
                       lines.text != nullptr ? &lines.text->tokenizer() : nullptr};
   auto builder = std::make_unique<CompletionBuilder>(request, std::move(id), std::move(facts), tool_tokens_,
                                                      settings_.limits.max_scored);
-  begin(unread, first, std::move(builder), std::move(request.requests));
+  submit(unread, first, std::move(builder), std::move(request.requests));
 }
 
 void Api::begin_embeddings(const Unread& unread) {
@@ -253,17 +253,17 @@ void Api::begin_embeddings(const Unread& unread) {
       parse_embeddings_request(unread.request.body, settings_.lines, settings_.embeddings, settings_.limits);
   const int32_t first = live_.reserve(static_cast<int32_t>(request.requests.size()));
   auto builder = std::make_unique<EmbeddingsBuilder>(request, settings_.model_name);
-  begin(unread, first, std::move(builder), std::move(request.requests));
+  submit(unread, first, std::move(builder), std::move(request.requests));
 }
 
-void Api::begin(const Unread& unread, int32_t first, std::unique_ptr<ResponseBuilder> builder,
-                std::vector<Request> requests) {
+void Api::submit(const Unread& unread, int32_t first, std::unique_ptr<ResponseBuilder> builder,
+                 std::vector<Request> requests) {
   for (size_t i = 0; i < requests.size(); ++i) requests[i].sample = first + static_cast<int32_t>(i);
-  auto answer = std::make_shared<PendingResponse>(std::move(builder), first, static_cast<int32_t>(requests.size()),
-                                                  unread.responder, Clock::now() + settings_.request_timeout);
+  auto response = std::make_shared<PendingResponse>(std::move(builder), first, static_cast<int32_t>(requests.size()),
+                                                    unread.responder, Clock::now() + settings_.request_timeout);
   {
     const std::lock_guard lock(mutex_);
-    open_.responses[first] = std::move(answer);
+    open_.responses[first] = std::move(response);
   }
   const LiveRequests::Added added = live_.add(std::move(requests));
   if (added != LiveRequests::Added::kYes) {

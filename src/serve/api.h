@@ -60,16 +60,16 @@ class Api {
   void log_body(const http::Request& request) const;
   void begin(const Unread& unread);
   void begin_embeddings(const Unread& unread);
-  void begin(const Unread& unread, int32_t first, std::unique_ptr<ResponseBuilder> builder,
-             std::vector<Request> requests);
+  void submit(const Unread& unread, int32_t first, std::unique_ptr<ResponseBuilder> builder,
+              std::vector<Request> requests);
   void write_answers();
   void write_large_answers();
   void hand_out(const std::vector<Drawn>& tokens);
-  void finish(PendingResponse& answer);
+  void finish(PendingResponse& response);
   void drop_gone();
   void end_late();
   void forget(int32_t first_sample);
-  void break_off(PendingResponse& answer, int status, std::string_view why);
+  void break_off(PendingResponse& response, int status, std::string_view why);
   std::shared_ptr<PendingResponse> find(int32_t sample);
 
   const ApiSettings settings_;

@@ -22,8 +22,7 @@ int32_t LiveRequests::reserve(int32_t count) {
 LiveRequests::Added LiveRequests::add(std::vector<Request> requests) {
   const std::lock_guard lock(mutex_);
   if (draining_) return Added::kDraining;
-  if (std::ssize(waiting_) + std::ssize(requests) > max_waiting_ && !waiting_.empty()) return Added::kFull;
-  if (std::ssize(requests) > max_waiting_) return Added::kFull;
+  if (std::ssize(waiting_) + std::ssize(requests) > max_waiting_) return Added::kFull;
   const auto now = Clock::now();
   for (Request& request : requests) waiting_.push_back({std::move(request), now});
   return Added::kYes;
@@ -104,7 +103,7 @@ void LiveRequests::drawn(std::vector<SampleToken> tokens) {
     one.since = now;
     const int64_t cached = one.cached;
     if (token.ends) running_.erase(found);
-    drawn_.push_back({sample, std::move(token), cached});
+    drawn_.push_back({{sample, std::move(token)}, cached});
   }
   if (waits && !drawn_.empty()) any_drawn_.notify_one();
 }

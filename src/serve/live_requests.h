@@ -16,9 +16,7 @@
 
 namespace lfm2::serve {
 
-struct Drawn {
-  int32_t sample = 0;
-  DrawnToken token;
+struct Drawn : SampleToken {
   int64_t cached = 0;  // number of prompt tokens found in the prefix cache
 };
 
