@@ -91,10 +91,10 @@ Api::Api(ApiSettings settings, LiveRequests& live, Listener& listener)
               .lines = settings_.lines,
               .max_answer_bytes = http::Limits{}.max_answer_bytes}) {
   add_routes();
-  reader_ = std::thread([this] { read_bodies(open_.unread); });
-  reader_of_large_ = std::thread([this] { read_bodies(open_.unread_large); });
-  writer_of_large_ = std::thread([this] { write_large_answers(); });
-  writer_ = std::thread([this] { write_answers(); });
+  threads_.reader = std::thread([this] { read_bodies(open_.unread); });
+  threads_.reader_of_large = std::thread([this] { read_bodies(open_.unread_large); });
+  threads_.writer_of_large = std::thread([this] { write_large_answers(); });
+  threads_.writer = std::thread([this] { write_answers(); });
   listener_.serve(router_);
 }
 
@@ -105,13 +105,13 @@ Api::~Api() {
     waiting.notify_all();
   };
   end(open_.reading_ends, any_unread_);
-  reader_.join();
-  reader_of_large_.join();
+  threads_.reader.join();
+  threads_.reader_of_large.join();
   refuse_unread();
   end(open_.writing_ends, any_large_);  // only now, when no answer can begin any more
-  writer_.join();
+  threads_.writer.join();
   end(open_.large_end, any_large_);
-  writer_of_large_.join();
+  threads_.writer_of_large.join();
   listener_.close();
 }
 

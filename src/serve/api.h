@@ -91,7 +91,9 @@ class Api {
     bool writing_ends = false, large_end = false;
   } open_;  // guarded by mutex_
 
-  std::thread reader_, reader_of_large_, writer_, writer_of_large_;
+  struct {
+    std::thread reader, reader_of_large, writer, writer_of_large;
+  } threads_;
 };
 
 }  // namespace lfm2::serve
