@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The shape of the source: no folder over 30 files, no function or kernel over 80 lines, no class with behaviour over 15 data members.
+"""The shape of the source: no folder over 30 files, no function or kernel over 80 lines, no class with behaviour over 12 data members.
 
     shape.py [--largest N]
 
@@ -9,7 +9,7 @@ known exception is gone: then its entry below goes too. Files are known by their
 """
 import argparse, bisect, collections, pathlib, re, sys
 
-MOST_FILES, MOST_LINES, MOST_MEMBERS = 30, 80, 15
+MOST_FILES, MOST_LINES, MOST_MEMBERS = 30, 80, 12
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CODE = ("src", "operators", "weights-tools", "include", "tests", "examples")
 FOLDERS = ("src", "operators", "weights-tools", "tests/unit", "tests/cuda")  # these and the folders below them
@@ -22,6 +22,18 @@ EXEMPT = {
 # Still to be made smaller: their size today, which they may not grow beyond.
 KNOWN_FUNCTIONS = {}
 KNOWN_CLASSES = {
+    ("connection.h", "Connection"): 14,
+    ("conversation.h", "Conversation"): 14,
+    ("cpu_ops.h", "CpuOps"): 13,
+    ("exchange.h", "Exchange"): 15,
+    ("h5_heap.h", "FractalHeap"): 14,
+    ("job_samples.h", "JobSamples"): 13,
+    ("job_text.h", "JobText"): 13,
+    ("partial_file.h", "PartialFile"): 13,
+    ("sequences.h", "Sequences"): 15,
+    ("shard_weights.h", "ShardWeights"): 13,
+    ("stage_run.h", "StageRun"): 14,
+    ("watchdog.h", "Watchdog"): 15,
 }
 KNOWN_FOLDERS = set()
 
