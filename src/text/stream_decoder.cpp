@@ -22,6 +22,14 @@ void Utf8Stream::flush(std::string& text) {
   waiting_.clear();
 }
 
+std::string utf8_text(std::string_view bytes) {
+  Utf8Stream utf8;
+  std::string text;
+  utf8.feed(bytes, text);
+  utf8.flush(text);
+  return text;
+}
+
 std::string StreamDecoder::feed(TokenId id) {
   std::string text;
   if (!skip_special_tokens_ || !tokenizer_.is_special(id)) utf8_.feed(tokenizer_.bytes(id), text);

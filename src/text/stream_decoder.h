@@ -21,7 +21,10 @@ class Utf8Stream {
   std::string waiting_;  // at most three bytes
 };
 
-// The results of feed() and flush() together equal what `tokenizers` decodes from all ids.
+// The same for bytes that are all there.
+std::string utf8_text(std::string_view bytes);
+
+// Together the results of feed() and flush() are what tokenizers decodes from all ids.
 class StreamDecoder {
  public:
   // The tokenizer must outlive the decoder.

@@ -5,8 +5,8 @@
 #include "base/checked_file.h"
 #include "base/checksum.h"
 #include "base/error.h"
-#include "text/chat/chat_messages.h"
 #include "text/chat/chat_template_files.h"
+#include "text/chat/tool_call_text.h"
 #include "text/stream_decoder.h"
 
 namespace lfm2 {
@@ -48,6 +48,7 @@ void TextModel::read_templates(const std::filesystem::path& folder) {
       add(text ? "\n1" + text->source : "\n0");
       if (!text) return;
       into.source = text->source;
+      into.traits = template_traits(text->source, tokenizer_.find(kBeginCalls) && tokenizer_.find(kEndCalls));
       try {
         into.tree = ChatTemplate::parse(text->source, text->what);
       } catch (const Error& error) {
@@ -76,7 +77,7 @@ std::string TextModel::chat_text(const OrderedJson& messages, const OrderedJson&
   const bool for_tools = !tools.is_null() && (with_tools_.tree || !with_tools_.error.empty());
   const Template& used = for_tools ? with_tools_ : standard_;
   if (!used.tree) throw Error(ExitCode::kData, used.error);
-  const LargeJson taken = template_messages(messages, accepts_parts(used.source));
+  const LargeJson taken = template_messages(messages, used.traits);
   return used.tree->render({.messages = *taken,
                             .tools = tools,
                             .add_generation_prompt = goes_on,
@@ -87,12 +88,9 @@ std::string TextModel::chat_text(const OrderedJson& messages, const OrderedJson&
 }
 
 std::string text_of(const Tokenizer& tokenizer, std::span<const TokenId> ids, std::optional<int64_t> bytes) {
-  std::string text, decoded = tokenizer.decode(ids, true);
+  std::string decoded = tokenizer.decode(ids, true);
   if (bytes) decoded.resize(std::min(decoded.size(), static_cast<size_t>(*bytes)));
-  Utf8Stream utf8;
-  utf8.feed(decoded, text);
-  utf8.flush(text);
-  return text;
+  return utf8_text(decoded);
 }
 
 }  // namespace lfm2

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/json/json_fwd.h"
+#include "text/chat/chat_messages.h"
 #include "text/chat/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -44,6 +45,7 @@ class TextModel {
     std::optional<ChatTemplate> tree;
     std::string error;  // why there is no template
     std::string source;
+    TemplateTraits traits;
   };
   TextModel(std::string json, const std::string& what);
   void read_templates(const std::filesystem::path& folder);

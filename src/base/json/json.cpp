@@ -2,6 +2,7 @@
 // here.
 #include "base/json/json.h"
 
+#include <map>
 #include <set>
 #include <vector>
 
@@ -33,7 +34,8 @@ std::string short_message(const nlohmann::detail::exception& error) {
 // text of a number.
 class OrderedBuilder : public nlohmann::json_sax<OrderedJson> {
  public:
-  OrderedBuilder(const std::string& what, LargeIntegers large) : what_(what), large_(large) {}
+  OrderedBuilder(const std::string& what, LargeIntegers large, RepeatedKeys repeated)
+      : what_(what), large_(large), repeated_(repeated) {}
   ~OrderedBuilder() override { empty_json(root_); }
   OrderedBuilder(const OrderedBuilder&) = delete;
   OrderedBuilder& operator=(const OrderedBuilder&) = delete;
@@ -56,9 +58,12 @@ class OrderedBuilder : public nlohmann::json_sax<OrderedJson> {
     return true;
   }
   bool key(string_t& name) override {
-    if (!keys_.back().insert(name).second)
+    const size_t next = open_.back()->size();
+    const auto [found, is_new] = keys_.back().try_emplace(name, next);
+    if (!is_new && repeated_ == RepeatedKeys::kRefused)
       throw Error(ExitCode::kData, fmt::format("{}: JSON key \"{}\" stands twice", what_, name));
     key_ = std::move(name);
+    at_ = found->second;
     return true;
   }
   bool end_object() override { return close(); }
@@ -80,8 +85,13 @@ class OrderedBuilder : public nlohmann::json_sax<OrderedJson> {
       return parent.back();
     }
     auto& entries = parent.get_ref<OrderedJson::object_t&>();
-    entries.push_back({std::move(key_), std::move(value)});
-    return entries.back().second;
+    if (at_ == entries.size()) {
+      entries.push_back({std::move(key_), std::move(value)});
+      return entries.back().second;
+    }
+    OrderedJson& earlier = entries.data()[at_].second;
+    empty_json(earlier);
+    return earlier = std::move(value);
   }
   template <class T>
   bool add(T&& value) {
@@ -103,10 +113,12 @@ class OrderedBuilder : public nlohmann::json_sax<OrderedJson> {
 
   const std::string& what_;
   const LargeIntegers large_;
+  const RepeatedKeys repeated_;
   OrderedJson root_;
-  std::vector<OrderedJson*> open_;  // each is the last element of the previous one, so none moves while it is open
-  std::vector<std::set<std::string>> keys_;
+  std::vector<OrderedJson*> open_;  // each is the last thing in the one before, so none moves while it is open
+  std::vector<std::map<std::string, size_t>> keys_;  // of the objects that are open: key -> index
   std::string key_;
+  size_t at_ = 0;  // index of key_
 };
 
 std::string cut_short(std::string text) {
@@ -159,9 +171,10 @@ Json parse_json(std::string_view text, const std::string& what) {
   }
 }
 
-OrderedJson parse_ordered_json(std::string_view text, const std::string& what, LargeIntegers large) {
+OrderedJson parse_ordered_json(std::string_view text, const std::string& what, LargeIntegers large,
+                               RepeatedKeys repeated) {
   refuse_nul(text, what);
-  OrderedBuilder builder(what, large);
+  OrderedBuilder builder(what, large, repeated);
   OrderedJson::sax_parse(text, &builder);
   return builder.take();
 }
@@ -181,8 +194,8 @@ void EmptyAndDelete::operator()(OrderedJson* json) const noexcept {
   delete json;
 }
 
-LargeJson parse_large_json(std::string_view text, const std::string& what, LargeIntegers large) {
-  return LargeJson(new OrderedJson(parse_ordered_json(text, what, large)));
+LargeJson parse_large_json(std::string_view text, const std::string& what, LargeIntegers large, RepeatedKeys repeated) {
+  return LargeJson(new OrderedJson(parse_ordered_json(text, what, large, repeated)));
 }
 
 std::string json_text(const Json& value, int indent) {

@@ -29,8 +29,10 @@ Json parse_json(std::string_view text, const std::string& what);
 // value that holds their digits. JSON text has no binary values, so a template can write these digits unchanged.
 inline constexpr int kMaxConversationDepth = 100;
 enum class LargeIntegers { kRefused, kDigits };
+enum class RepeatedKeys { kRefused, kLastCounts };  // kLastCounts: in the place of the first
 OrderedJson parse_ordered_json(std::string_view text, const std::string& what,
-                               LargeIntegers large = LargeIntegers::kRefused);
+                               LargeIntegers large = LargeIntegers::kRefused,
+                               RepeatedKeys repeated = RepeatedKeys::kRefused);
 
 // The value as JSON on one line, for messages; cut off between characters after 80 bytes.
 std::string json_excerpt(const Json& value);

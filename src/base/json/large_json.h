@@ -18,7 +18,7 @@ struct EmptyAndDelete {
 };
 using LargeJson = std::unique_ptr<OrderedJson, EmptyAndDelete>;  // never null
 
-LargeJson parse_large_json(std::string_view text, const std::string& what,
-                           LargeIntegers large = LargeIntegers::kDigits);
+LargeJson parse_large_json(std::string_view text, const std::string& what, LargeIntegers large = LargeIntegers::kDigits,
+                           RepeatedKeys repeated = RepeatedKeys::kRefused);
 
 }  // namespace lfm2

@@ -7,14 +7,30 @@
 
 namespace lfm2 {
 
-// Whether a template handles "content" as a list of parts, that is, tests which of them are text. Templates that only
-// dump non-text content as JSON do not.
-bool accepts_parts(std::string_view template_source);
+// What a template does with messages, by its source.
+struct TemplateTraits {
+  // It takes "content" as a list of parts: then it asks which of them are text. (Templates that only put whatever is no
+  // text into JSON do not.)
+  bool takes_parts = false;
+  // What becomes of the thought of an assistant: nothing, a part of the content between its tags, which the template
+  // looks for there, or fields.
+  enum class Thought { kNone, kInContent, kFields };
+  Thought thought = Thought::kNone;
+  bool calls_as_text = false;  // it writes no calls of tools: they become a part of the content, as LFM2 writes them
+};
+// `has_call_tokens`: the tokenizer has the tokens that begin and end calls.
+TemplateTraits template_traits(std::string_view source, bool has_call_tokens);
 
-// The messages in the form that templates expect. "arguments" of tool calls that are JSON text become an object.
-// "content" that is null, or is missing next to tool calls, becomes "". Unless the template accepts_parts, a list of
-// parts becomes their text, with line feeds between them, as in vLLM and llama.cpp. Everything else stays as it is.
-// Error(kData), naming the place, for a part that is not text and for a message without a role or content.
-LargeJson template_messages(const OrderedJson& messages, bool accepts_parts);
+// The messages in the form that templates expect.
+// - "content" that is null, or is missing beside tool calls, becomes "". Parts of text of any name ("text",
+//   "input_text", "output_text", "refusal", or a plain string) become those of "text"; unless the template takes parts,
+//   they become their text, with line feeds between them, as in vLLM and llama.cpp.
+// - The thought of an assistant comes as "reasoning_content", "reasoning", "thinking" or a part of "thinking", and goes
+//   into all three fields, or where the traits say. One that is null or empty is none.
+// - "tool_calls" of an assistant that are null or empty go. Their arguments become objects: JSON text, in which of a
+//   repeated key the later value counts; none, null and "" are an empty object.
+// Everything else stays as it is. Error(kData), naming the place, for a message without a role or without content, for
+// a part that is no text, and for arguments that are no object.
+LargeJson template_messages(const OrderedJson& messages, const TemplateTraits& traits);
 
 }  // namespace lfm2

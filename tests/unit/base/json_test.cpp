@@ -82,6 +82,15 @@ TEST(JsonTest, OrderedTextKeepsOrderAndDigits) {
 }
 
 // Looking for each key among all before it would take an hour.
+TEST(JsonTest, OfRepeatedKeysTheLaterValueCountsWhereItMay) {
+  const auto read = [](std::string_view text) {
+    return parse_ordered_json(text, "text", LargeIntegers::kRefused, RepeatedKeys::kLastCounts).dump();
+  };
+  EXPECT_EQ(read(R"({"a": {"b": [1]}, "c": 2, "a": {"d": 3, "d": {}, "e": 4}, "f": 5})"),
+            R"({"a":{"d":{},"e":4},"c":2,"f":5})");
+  EXPECT_EQ(read(R"([{"a": 1, "a": [2], "a": 3}, {"a": 4}])"), R"([{"a":3},{"a":4}])");
+}
+
 TEST(JsonTest, OrderedTextWithManyKeysTakesLinearTime) {
   std::string text = "{";
   for (int i = 0; i < 500'000; ++i) text += fmt::format("{}\"{}\":{}", i == 0 ? "" : ",", i, i);
