@@ -125,11 +125,12 @@ function make(parent, tag, className, text) {
 function showMessage(message) {
   const item = make(list, "li", message.role, "");
   make(item, "h2", "", roleName(message.role));
+  const thought = make(item, "p", "thought", message.thought ?? "");
   const text = make(item, "p", "text", "").appendChild(document.createTextNode(message.text));
   const note = make(item, "p", "note", message.note ?? "");
   element("empty").hidden = true;
   list.scrollTop = list.scrollHeight;
-  return { item, text, note };
+  return { item, thought, text, note };
 }
 
 function showAll() {
@@ -154,7 +155,7 @@ function requestBody() {
   for (const field of numberFields()) if (field.value !== "") body[field.name] = Number(field.value);
   if (textMode()) return { ...body, prompt: messages.map((message) => message.text).join("") };
   const system = settings.elements.system.value;
-  const turns = messages.map((message) => ({ role: message.role, content: message.text }));
+  const turns = messages.map(({ role, text, thought }) => ({ role, content: text, ...(thought && { reasoning_content: thought }) }));
   return { ...body, messages: system ? [{ role: "system", content: system }, ...turns] : turns };
 }
 
@@ -181,7 +182,7 @@ function keepingTheEnd(change) {
 async function receive(body, message, view, signal) {
   const times = { begin: performance.now(), first: 0, last: 0 };
   let usage = null, reason = null;
-  message.text = view.text.data = "";
+  message.text = message.thought = view.text.data = view.thought.textContent = "";
   const path = "prompt" in body ? "v1/completions" : "v1/chat/completions";
   const response = await ask(path, { key: key(), body, signal });
   state.textContent = "Writing";
@@ -190,12 +191,13 @@ async function receive(body, message, view, signal) {
     const choice = chunk.choices?.[0];
     if (!choice) continue;
     reason = choice.finish_reason ?? reason;
-    const text = choice.text ?? choice.delta?.content;
-    if (!text) continue;
+    const text = choice.text ?? choice.delta?.content, thought = choice.delta?.reasoning_content;
+    if (!text && !thought) continue;
     times.last = performance.now();
     times.first ||= times.last;
-    message.text += text;
-    keepingTheEnd(() => view.text.appendData(text));
+    message.text += text ?? "";
+    message.thought += thought ?? "";
+    keepingTheEnd(() => (thought ? view.thought.append(thought) : view.text.appendData(text)));
   }
   message.note = noteOf(usage, reason, times);
   state.textContent = "Ready";
@@ -233,7 +235,7 @@ async function answer() {
     }
   }
   keepingTheEnd(() => (view.note.textContent = message.note));
-  if (!whole && message.text === "") {
+  if (!whole && message.text === "" && !message.thought) {
     messages = messages.filter((one) => one !== message);
     view.item.remove();
   }
