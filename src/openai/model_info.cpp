@@ -73,7 +73,7 @@ std::string ModelInfo::tokenize(std::string_view body) const {
   const OrderedJson* goes_on = fields.find("add_generation_prompt");
   std::vector<int32_t> ids;
   if (chat)
-    ids = ids_of_messages(fields, goes_on == nullptr || *goes_on != false);
+    ids = prompt_of_messages(fields, goes_on == nullptr || *goes_on != false).ids;
   else if (const std::string* text = fields.text(fields.find("content") != nullptr ? "content" : "prompt"))
     ids = encode(*text, adds_special_tokens(fields), lines, where);
   else

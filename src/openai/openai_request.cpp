@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/json/large_json.h"
@@ -109,18 +110,21 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
   FieldReader fields(json, context, kBody);
   SampleRules rules;
   rules.form = chat ? LineForm::kChatCompletion : LineForm::kCompletion;
-  const std::vector<std::vector<int32_t>> prompts =
-      chat ? std::vector<std::vector<int32_t>>{ids_of_messages(fields)} : prompts_of(fields, limits);
+  std::vector<std::vector<int32_t>> prompts;
+  if (chat) {
+    ChatPrompt prompt = prompt_of_messages(fields);
+    prompts.push_back(std::move(prompt.ids));
+    rules.message = read_message_form(fields, prompt.in_thought);
+  } else {
+    prompts = prompts_of(fields, limits);
+  }
   read_rules(fields, rules);
   OpenAiRequest whole;
-  whole.form = {rules.form, rules.log_probs, rules.echo};
+  whole.form = {rules.form, rules.log_probs, rules.echo, rules.message};
   whole.prefill_only = rules.sampling.max_new == 0;
   whole.choices = rules.choices;
   read_stream(fields, whole);
   whole.token_ids = fields.flag("return_token_ids") || context.text == nullptr;
-  const OrderedJson *tools = fields.find("tools"),
-                    *choice = json.contains("tool_choice") ? &json["tool_choice"] : nullptr;
-  whole.tools = chat && tools != nullptr && !tools->empty() && (choice == nullptr || *choice != "none");
   if (std::ssize(prompts) * rules.choices > limits.max_requests)
     throw Error(ExitCode::kData, fmt::format("{} prompts with {} choices, expected at most {} together", prompts.size(),
                                              rules.choices, limits.max_requests));

@@ -16,7 +16,6 @@ struct ResponseShape {
   std::vector<std::string> prompts = {};  // with "echo": the text of each prompt
   bool stream = false;
   bool include_usage = false;  // a stream ends with its usage
-  bool tools = false;          // tool calls in the text are parsed
   bool token_ids = false;      // choices include their token ids; without a tokenizer they always do
   bool prefill_only = false;   // no token is generated: the answer is the prompt, with its log-probabilities
   int32_t choices = 1;         // of each prompt

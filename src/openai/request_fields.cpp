@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/json/error_json.h"
 #include "base/json/json.h"
+#include "openai/answer/thought_reader.h"
 #include "openai/other_fields.h"
 #include "text/text_model.h"
 
@@ -221,7 +222,7 @@ void check_length(const std::vector<int32_t>& ids, const LineContext& context, c
                             max_length_text(max_positions, context.scores)));
 }
 
-std::vector<int32_t> ids_of_messages(FieldReader& fields, bool goes_on) {
+ChatPrompt prompt_of_messages(FieldReader& fields, bool goes_on) {
   const OrderedJson none, no_variables = OrderedJson::object();
   const OrderedJson *messages = fields.find("messages"), *tools = fields.find("tools"),
                     *variables = fields.find("chat_template_kwargs");
@@ -239,7 +240,37 @@ std::vector<int32_t> ids_of_messages(FieldReader& fields, bool goes_on) {
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("{}: {}", fields.where(), error.what()));
   }
-  return encode(text, false, context, fields.where());  // templates write the special tokens themselves
+  // Templates write the special tokens themselves.
+  return {encode(text, false, context, fields.where()), goes_on && ends_in_thought(text)};
+}
+
+namespace {
+
+bool flag_or(FieldReader& fields, const std::string& key, bool otherwise) {
+  return fields.find(key) != nullptr ? fields.flag(key) : otherwise;
+}
+
+Thoughts read_thoughts(FieldReader& fields) {
+  bool apart = flag_or(fields, "separate_reasoning", true);
+  if (const OrderedJson* format = fields.find("reasoning_format")) {
+    if (*format != "none" && *format != "auto" && *format != "deepseek")
+      refuse_field(fields.where(), "reasoning_format", *format, R"("none", "auto" or "deepseek")");
+    apart = apart && *format != "none";
+  }
+  if (!flag_or(fields, "include_reasoning", true)) return Thoughts::kLeftOut;
+  return apart ? Thoughts::kApart : Thoughts::kAsText;
+}
+
+}  // namespace
+
+MessageForm read_message_form(FieldReader& fields, bool in_thought) {
+  MessageForm form{.thoughts = read_thoughts(fields), .in_thought = in_thought};
+  const OrderedJson *tools = fields.find("tools"), *choice = fields.find("tool_choice");
+  if (choice != nullptr && other_field("tool_choice", *choice) == OtherField::kUnsupported)
+    refuse_unsupported_field(fields.where(), "tool_choice", *choice);
+  form.calls = tools != nullptr && !tools->empty() && (choice == nullptr || *choice != "none");
+  form.one_call = !flag_or(fields, "parallel_tool_calls", true);
+  return form;
 }
 
 std::string max_length_text(int64_t most, bool scores) {

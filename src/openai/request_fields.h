@@ -80,9 +80,16 @@ void read_sampling(FieldReader& fields, SamplingOverrides& sampling, bool config
 // read only for kCompletion. "logprobs" is a number of tokens, except for kChatCompletion: there it is a boolean, and
 // "top_logprobs" is the number.
 void read_rules(FieldReader& fields, SampleRules& rules);
+struct ChatPrompt {
+  std::vector<int32_t> ids;
+  bool in_thought;  // it ends inside a thought (ends_in_thought)
+};
 // Renders "messages", "tools" and "chat_template_kwargs" by the chat template. With `goes_on` the generation prompt
 // follows.
-std::vector<int32_t> ids_of_messages(FieldReader& fields, bool goes_on = true);
+ChatPrompt prompt_of_messages(FieldReader& fields, bool goes_on = true);
+// What the message of an answer to a chat has: "tools", "tool_choice" and "parallel_tool_calls"; "separate_reasoning"
+// of SGLang, "reasoning_format" of llama.cpp and "include_reasoning" of vLLM. `in_thought`: of the prompt.
+MessageForm read_message_form(FieldReader& fields, bool in_thought);
 std::vector<int32_t> encode(std::string_view text, bool special, const LineContext& context, const std::string& where);
 // "add_special_tokens": whether a prompt gets the tokenizer's special tokens such as BOS; the default is true.
 bool adds_special_tokens(FieldReader& fields);

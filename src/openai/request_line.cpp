@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file_kind.h"
@@ -69,7 +70,13 @@ void read_target(FieldReader& fields, RequestLine& line) {
 void read_body(const OrderedJson& body, bool chat, const LineContext& context, const std::string& where,
                RequestLine& line) {
   FieldReader fields(body, context, where);
-  line.ids = chat ? ids_of_messages(fields) : ids_of_prompt(fields);
+  if (chat) {
+    ChatPrompt prompt = prompt_of_messages(fields);
+    line.ids = std::move(prompt.ids);
+    line.rules.message = read_message_form(fields, prompt.in_thought);
+  } else {
+    line.ids = ids_of_prompt(fields);
+  }
   read_rules(fields, line.rules);
   fields.expect_all_known(FieldReader::Others::kListed);
   check_length(line.ids, context, where, chat ? "messages" : "prompt");
@@ -219,7 +226,7 @@ RequestLine parse_request_line(std::string_view text, const LineContext& context
       line.ids = ids_of_prompt(fields);
       break;
     default:
-      line.ids = ids_of_messages(fields);
+      line.ids = prompt_of_messages(fields).ids;
   }
   if (context.continues) {
     read_rules(fields, line.rules);

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "base/json/json_fwd.h"
+#include "openai/answer/answer_reader.h"
 #include "openai/sample_rules.h"
 #include "stage/pipeline/completion.h"
-#include "text/stream_decoder.h"
 
 namespace lfm2 {
 
@@ -23,33 +23,14 @@ struct ResponseFacts {
   std::string model = {};
   int64_t created = 0;                   // seconds since 1970
   const Tokenizer* tokenizer = nullptr;  // decodes the texts; null: answers have only token ids
+  AnswerTokens answer_tokens = {};       // of the tokenizer
 };
-
-// For each token of a choice the number of characters of its text that precede the token. A token that continues a
-// character which earlier tokens began counts from the beginning of that character.
-class TokenOffsets {
- public:
-  // The tokenizer must outlive this; if it is null, all offsets are 0.
-  explicit TokenOffsets(const Tokenizer* tokenizer);
-  std::vector<int64_t> of(std::span<const int32_t> ids);  // of the next tokens
-  void end();                                             // the next token begins a new character
-
- private:
-  const Tokenizer* tokenizer_;
-  std::optional<StreamDecoder> decoder_;
-  int64_t before_ = 0;
-};
-
-// "logprobs" of a choice in the form `form`: of all tokens of `completion`, with echo preceded by those of prompt_ids.
-// null if the request asks for none. `offsets` continues the offsets of the choice if earlier tokens were answered
-// before.
-OrderedJson log_probs_json(const Completion& completion, const ResponseForm& form, const Tokenizer* tokenizer,
-                           TokenOffsets& offsets);
 
 // The body of an answer of /v1/completions or /v1/chat/completions.
 OrderedJson response_body(const std::string& id, OrderedJson choices, const ResponseForm& form,
                           const ResponseFacts& facts, OrderedJson usage);
-OrderedJson usage_json(int64_t prompt_tokens, int64_t tokens);  // `tokens`: of all choices
+// `tokens`: of all choices; `thought_tokens`: how many of them belong to thoughts, of answers that may have some.
+OrderedJson usage_json(int64_t prompt_tokens, int64_t tokens, std::optional<int64_t> thought_tokens = {});
 
 // {"id", "token_ids", "text", "finish_reason"}, and "error" if the reason is "error". "text" needs a tokenizer. If the
 // request asks for them, also "logprobs" [tokens], "top_ids" and "top_logprobs" [tokens, k]. Several choices are {"id",

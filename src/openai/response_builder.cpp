@@ -2,39 +2,19 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "base/error.h"
 #include "base/json/json.h"
-#include "text/text_model.h"
+#include "openai/message.h"
 
 namespace lfm2 {
 
-namespace {
-
-int32_t token_named(const Tokenizer& tokenizer, std::string_view text) {
-  std::vector<int32_t> ids;
-  tokenizer.encode(text, false, ids);
-  return ids.size() == 1 ? ids.front() : -1;
-}
-
-}  // namespace
-
-ToolTokens tool_tokens_of(const TextModel* text) {
-  if (text == nullptr) return {};
-  const Tokenizer& tokenizer = text->tokenizer();
-  const ToolTokens tokens{token_named(tokenizer, "<|tool_call_start|>"), token_named(tokenizer, "<|tool_call_end|>")};
-  return tokens.end >= 0 ? tokens : ToolTokens{};
-}
-
 CompletionBuilder::CompletionBuilder(const OpenAiRequest& request, std::string id, ResponseFacts facts,
-                                     const ToolTokens& tool_tokens, int64_t max_scored)
+                                     int64_t max_scored)
     : shape_(request),
       id_(std::move(id)),
       facts_(std::move(facts)),
-      tool_tokens_(request.tools ? tool_tokens : ToolTokens{}),
       max_scored_(max_scored),
       choices_(request.requests.size()) {
   for (size_t i = 0; i < choices_.size(); ++i) {
@@ -42,64 +22,25 @@ CompletionBuilder::CompletionBuilder(const OpenAiRequest& request, std::string i
     const Request& asked = request.requests[i];
     const size_t prompt = i / static_cast<size_t>(shape_.choices);
     choice.completion.choice = static_cast<int32_t>(i);
-    if (facts_.tokenizer != nullptr) choice.stream.emplace(*facts_.tokenizer, asked.stop, asked.rule.min_tokens);
+    if (facts_.tokenizer != nullptr)
+      choice.reader.emplace(facts_.answer_tokens, shape_.form.message,
+                            SettledTokens(*facts_.tokenizer, asked.stop, asked.rule.min_tokens));
     choice.offsets.emplace(facts_.tokenizer);
     if (i % static_cast<size_t>(shape_.choices) == 0) prompt_tokens_ += std::ssize(asked.prompt);
     if (shape_.form.echo && shape_.form.log_probs) choice.completion.prompt_ids = asked.prompt;
-    if (!shape_.prompts.empty()) choice.text = shape_.prompts[prompt];
+    if (!shape_.prompts.empty()) append_part(choice.parts, {AnswerPart::Kind::kContent, shape_.prompts[prompt]});
   }
 }
 
-// Appends a token's text, without the text of tool calls.
-void CompletionBuilder::add_text(Choice& choice, int32_t token, bool ends) {
-  if (!choice.stream) return;
-  if (token == tool_tokens_.begin && !choice.call) {
-    choice.call.emplace();
-    choice.text += choice.stream->hide(token);
-  } else if (choice.call && token == tool_tokens_.end) {
-    end_call(choice);
-    choice.text += choice.stream->hide(token);
-  } else if (choice.call) {
-    choice.call->push_back(token);
-  } else {
-    choice.text += choice.stream->feed(token);
-  }
-  if (!ends) return;
-  if (choice.call) end_call(choice);  // the model forgot to
-  choice.text += choice.stream->flush();
+void CompletionBuilder::add_text(Choice& choice, const DrawnToken& token) {
+  if (!choice.reader) return;
+  choice.reader->feed(token.token);
+  if (token.ends) choice.reader->end(*token.ends == FinishReason::kLength);
+  for (AnswerPart& part : choice.reader->pop_parts()) append_part(choice.parts, std::move(part));
 }
 
-// Text that turned out to be no call counts as text, and ends at the first stop text.
-void CompletionBuilder::end_call(Choice& choice) {
-  const std::vector<int32_t> tokens = *std::exchange(choice.call, {});
-  std::string text;
-  for (const int32_t token : tokens)
-    if (!facts_.tokenizer->is_special(token)) text += facts_.tokenizer->bytes(token);
-  if (std::optional<std::vector<ToolCall>> calls = parse_tool_calls(text)) {
-    std::move(calls->begin(), calls->end(), std::back_inserter(choice.calls));
-    for (const int32_t token : tokens) choice.text += choice.stream->hide(token);
-  } else {
-    for (const int32_t token : tokens) choice.text += choice.stream->feed(token);
-  }
-}
-
-std::string CompletionBuilder::finish_reason(const Choice& choice) const {
-  if (!choice.calls.empty() && choice.completion.reason == FinishReason::kStop) return "tool_calls";
-  return std::string(name(choice.completion.reason));
-}
-
-OrderedJson CompletionBuilder::calls_json(const Choice& choice, bool numbered) const {
-  OrderedJson calls = OrderedJson::array();
-  for (size_t i = 0; i < choice.calls.size(); ++i) {
-    const ToolCall& call = choice.calls[i];
-    OrderedJson one = OrderedJson::object();
-    if (numbered) one["index"] = i;
-    one["id"] = fmt::format("call-{}-{}-{}", id_, choice.completion.choice, i);
-    one["type"] = "function";
-    one["function"] = {{"name", call.name}, {"arguments", call.arguments}};
-    calls.push_back(std::move(one));
-  }
-  return calls;
+std::string CompletionBuilder::call_ids(const Choice& choice) const {
+  return fmt::format("call-{}-{}", id_, choice.completion.choice);
 }
 
 void CompletionBuilder::add_token(Choice& choice, const DrawnToken& token) {
@@ -124,7 +65,7 @@ void CompletionBuilder::add(size_t index, const DrawnToken& token, int64_t cache
   if (!shape_.prefill_only) {
     choice.cached = cached;
     add_token(choice, token);
-    add_text(choice, token.token, token.ends.has_value());
+    add_text(choice, token);
   }
   if (!token.ends) return;
   choice.completion.reason = *token.ends;
@@ -142,35 +83,46 @@ std::string CompletionBuilder::chunk(const OrderedJson& choices, const OrderedJs
   return json_text(chunk);
 }
 
+// What the events of a stream add to the choice; with log-probabilities or token ids there is one event at least.
+std::vector<OrderedJson> CompletionBuilder::deltas(const Choice& choice) const {
+  std::vector<OrderedJson> deltas;
+  if (chat())
+    deltas = message_deltas(choice.parts, call_ids(choice), choice.sent_calls);
+  else
+    deltas.push_back(choice.parts.empty() ? "" : choice.parts.front().text);
+  if (deltas.empty() && (shape_.form.log_probs || shape_.token_ids)) deltas.push_back(OrderedJson::object());
+  return deltas;
+}
+
 // The part of the choice that was not sent yet.
 std::vector<std::string> CompletionBuilder::events(size_t index, bool gathers) {
   Choice& choice = choices_[index];
-  const bool news = choice.ended || (choice.stream ? !choice.text.empty() : !choice.completion.token_ids.empty());
+  const bool news = choice.ended || (choice.reader ? !choice.parts.empty() : !choice.completion.token_ids.empty());
   if (!news || (gathers && !shape_.form.log_probs && !choice.ended))
     return {};  // to delay log-probabilities would save no time
   std::vector<std::string> events;
-  const auto add = [&](size_t number, const OrderedJson& delta, const OrderedJson& probs, const OrderedJson& reason) {
-    events.push_back(
-        chunk({{{"index", number}, {"delta", delta}, {"logprobs", probs}, {"finish_reason", reason}}}, nullptr));
+  const auto add = [&](size_t number, const OrderedJson& delta, OrderedJson probs, OrderedJson reason, bool ids) {
+    OrderedJson one{{"index", number}, {chat() ? "delta" : "text", delta}};
+    one["logprobs"] = std::move(probs);
+    one["finish_reason"] = std::move(reason);
+    if (ids) one["token_ids"] = choice.completion.token_ids;
+    events.push_back(chunk(OrderedJson::array({std::move(one)}), nullptr));
   };
   if (chat() && !std::exchange(began_, true))
-    for (size_t i = 0; i < choices_.size(); ++i) add(i, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
-  const OrderedJson probs = log_probs_json(choice.completion, shape_.form, facts_.tokenizer, *choice.offsets);
-  const OrderedJson reason = choice.ended ? OrderedJson(finish_reason(choice)) : OrderedJson();
-  OrderedJson choices = OrderedJson::array();
-  if (chat()) {
-    OrderedJson delta = OrderedJson::object();
-    if (!choice.text.empty()) delta["content"] = choice.text;
-    if (choice.ended && !choice.calls.empty()) delta["tool_calls"] = calls_json(choice, true);
-    if (!delta.empty() || !probs.is_null() || shape_.token_ids)
-      choices.push_back({{"index", index}, {"delta", delta}, {"logprobs", probs}, {"finish_reason", nullptr}});
-  } else {
-    choices.push_back({{"index", index}, {"text", choice.text}, {"logprobs", probs}, {"finish_reason", reason}});
+    for (size_t i = 0; i < choices_.size(); ++i)
+      add(i, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr, false);
+  // The first event has what belongs to tokens.
+  OrderedJson probs = log_probs_json(choice.completion, shape_.form, facts_.tokenizer, *choice.offsets);
+  const int64_t calls = choice.sent_calls + calls_in(choice.parts);
+  const OrderedJson reason = choice.ended ? OrderedJson(finish_reason(choice.completion.reason, calls)) : OrderedJson();
+  bool first = true;
+  for (const OrderedJson& delta : deltas(choice)) {
+    add(index, delta, std::exchange(probs, nullptr), chat() ? OrderedJson() : reason, first && shape_.token_ids);
+    first = false;
   }
-  if (shape_.token_ids) choices.back()["token_ids"] = choice.completion.token_ids;
-  if (!choices.empty()) events.push_back(chunk(choices, nullptr));
-  if (chat() && choice.ended) add(index, OrderedJson::object(), nullptr, reason);
-  choice.text.clear();
+  if (chat() && choice.ended) add(index, OrderedJson::object(), nullptr, reason, false);
+  choice.sent_calls = calls;
+  choice.parts.clear();
   for (auto* list : {&choice.completion.token_ids, &choice.completion.top_ids, &choice.completion.prompt_ids})
     list->clear();
   for (auto* list : {&choice.completion.log_probs, &choice.completion.top_log_probs}) list->clear();
@@ -183,29 +135,24 @@ std::vector<std::string> CompletionBuilder::last_events() {
 }
 
 OrderedJson CompletionBuilder::usage() const {
-  int64_t tokens = 0, cached = 0;
+  int64_t tokens = 0, cached = 0, thought = 0;
   for (const Choice& choice : choices_) tokens += choice.tokens;
+  for (const Choice& choice : choices_) thought += choice.reader ? choice.reader->thought_tokens() : 0;
   for (size_t i = 0; i < choices_.size(); i += static_cast<size_t>(shape_.choices)) cached += choices_[i].cached;
-  OrderedJson usage = usage_json(prompt_tokens_, tokens);
+  OrderedJson usage = usage_json(prompt_tokens_, tokens, chat() ? std::optional(thought) : std::nullopt);
   usage["prompt_tokens_details"] = {{"cached_tokens", cached}};
   return usage;
 }
 
 OrderedJson CompletionBuilder::whole_choice(Choice& choice) const {
   OrderedJson whole{{"index", choice.completion.choice}};
-  if (chat()) {
-    OrderedJson& message = whole["message"];
-    message = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
-    if (!choice.calls.empty()) {
-      if (choice.text.empty()) message["content"] = nullptr;
-      message["tool_calls"] = calls_json(choice, false);
-    }
-  } else {
-    whole["text"] = choice.text;
-  }
+  if (chat())
+    whole["message"] = message_json(choice.parts, call_ids(choice));
+  else
+    whole["text"] = choice.parts.empty() ? "" : choice.parts.front().text;
   if (shape_.token_ids) whole["token_ids"] = choice.completion.token_ids;
   whole["logprobs"] = log_probs_json(choice.completion, shape_.form, facts_.tokenizer, *choice.offsets);
-  whole["finish_reason"] = finish_reason(choice);
+  whole["finish_reason"] = finish_reason(choice.completion.reason, calls_in(choice.parts));
   return whole;
 }
 

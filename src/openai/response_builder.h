@@ -7,14 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "openai/answer/answer_reader.h"
+#include "openai/log_probs.h"
 #include "openai/openai_request.h"
 #include "openai/response.h"
-#include "openai/tool_calls.h"
-#include "text/answer_stream.h"
 
 namespace lfm2 {
-
-class TextModel;
 
 // An answer with more numbers, such as log-probabilities, is large: a separate thread formats it.
 constexpr int64_t kLargeResponse = 1 << 15;
@@ -40,19 +38,12 @@ class ResponseBuilder {
   virtual std::vector<std::string> last_events() { return {}; }
 };
 
-// The tokens that enclose a model's tool calls; -1 if its tokenizer has none.
-struct ToolTokens {
-  int32_t begin = -1, end = -1;
-};
-ToolTokens tool_tokens_of(const TextModel* text);
-
 // Of /v1/completions and /v1/chat/completions.
 class CompletionBuilder : public ResponseBuilder {
  public:
   // The tokenizer of `facts` must outlive this; without one, choices have token ids and no text. An answer that is no
   // stream has at most max_scored log-probabilities.
-  CompletionBuilder(const OpenAiRequest& request, std::string id, ResponseFacts facts, const ToolTokens& tool_tokens,
-                    int64_t max_scored);
+  CompletionBuilder(const OpenAiRequest& request, std::string id, ResponseFacts facts, int64_t max_scored);
 
   void add(size_t index, const DrawnToken& token, int64_t cached) override;
   bool done() const override { return ended_ == std::ssize(choices_); }
@@ -65,29 +56,26 @@ class CompletionBuilder : public ResponseBuilder {
  private:
   struct Choice {
     Completion completion;               // the whole completion; in a stream, the part not sent yet
-    std::optional<AnswerStream> stream;  // empty without a tokenizer
+    std::optional<AnswerReader> reader;  // empty without a tokenizer
     std::optional<TokenOffsets> offsets;
-    std::optional<std::vector<int32_t>> call;  // the tokens of the open tool call
-    std::vector<ToolCall> calls;
-    std::string text;  // of the answer; in a stream, the part not sent yet
+    std::vector<AnswerPart> parts;  // of the answer; in a stream, those not sent yet
+    int64_t sent_calls = 0;
     int64_t tokens = 0, cached = 0;
     bool ended = false;
   };
 
   bool chat() const { return shape_.form.form == LineForm::kChatCompletion; }
   void add_token(Choice& choice, const DrawnToken& token);
-  void add_text(Choice& choice, int32_t token, bool ends);
-  void end_call(Choice& choice);
-  std::string finish_reason(const Choice& choice) const;
+  static void add_text(Choice& choice, const DrawnToken& token);
+  std::vector<OrderedJson> deltas(const Choice& choice) const;
+  std::string call_ids(const Choice& choice) const;
   std::string chunk(const OrderedJson& choices, const OrderedJson& usage) const;
   OrderedJson usage() const;
-  OrderedJson calls_json(const Choice& choice, bool numbered) const;
   OrderedJson whole_choice(Choice& choice) const;
 
   const ResponseShape shape_;
   const std::string id_;
   const ResponseFacts facts_;
-  const ToolTokens tool_tokens_;
   const int64_t max_scored_;
   std::vector<Choice> choices_;
   int64_t ended_ = 0, prompt_tokens_ = 0, scored_ = 0;

@@ -18,7 +18,8 @@ Request request_by_rules(const RequestDefaults& defaults, const SampleRules& rul
   request.sample = static_cast<int32_t>(sample);
   request.rng_stream = rules.form == LineForm::kIds && !rules.sampling.seed ? request.sample : 0;
   const bool batch = is_batch_form(rules.form);
-  const ResponseForm form{rules.form, rules.log_probs || batch ? rules.log_probs : defaults.log_probs, rules.echo};
+  const ResponseForm form{rules.form, rules.log_probs || batch ? rules.log_probs : defaults.log_probs, rules.echo,
+                          rules.message};
   request.tag = form.to_word();
   request.echo = rules.echo;
   request.prompt_log_probs = rules.echo && form.log_probs.has_value();

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "openai/answer/message_form.h"
 #include "openai/sampling_overrides.h"
 #include "stage/pipeline/request.h"
 
@@ -28,12 +29,15 @@ struct ResponseForm {
   LineForm form = LineForm::kIds;
   std::optional<int32_t> log_probs = {};  // see SampleRules; at most 2^20
   bool echo = false;                      // the answer begins with the prompt
+  MessageForm message = {};               // of kChatCompletion
 
   int32_t to_word() const {
-    return static_cast<int32_t>(form) | (log_probs ? *log_probs + 1 : 0) << 8 | (echo ? kEcho : 0);
+    return static_cast<int32_t>(form) | message.to_word() << 3 | (log_probs ? *log_probs + 1 : 0) << 8 |
+           (echo ? kEcho : 0);
   }
   static ResponseForm from_word(int32_t word) {
-    ResponseForm answer{static_cast<LineForm>(word & 0xff)};
+    ResponseForm answer{static_cast<LineForm>(word & 7)};
+    answer.message = MessageForm::from_word(word >> 3 & 31);
     answer.echo = (word & kEcho) != 0;
     if (const int32_t log_probs = (word & ~kEcho) >> 8; log_probs > 0) answer.log_probs = log_probs - 1;
     return answer;
@@ -53,6 +57,7 @@ struct SampleRules {
   std::optional<int32_t> log_probs = {};     // top logprobs of each token; 0: only the token's own log-probability
   std::vector<int32_t> stop_token_ids = {};  // in addition to the end-of-text tokens
   std::vector<std::pair<int32_t, float>> logit_bias = {};  // by token
+  MessageForm message = {};                                // of kChatCompletion
   bool operator==(const SampleRules&) const = default;
   auto operator<=>(const SampleRules&) const = default;
 };
@@ -60,7 +65,7 @@ struct SampleRules {
 // See base/words.h.
 void for_each_field(MaybeConst<SampleRules> auto& rules, const auto& each) {
   each(rules.form, rules.ignore_eos, rules.echo, rules.choices, rules.sampling, rules.log_probs, rules.stop_token_ids,
-       rules.logit_bias);
+       rules.logit_bias, rules.message);
 }
 
 // What the requests of a job have in common, by the form of their lines.

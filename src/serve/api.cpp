@@ -83,7 +83,8 @@ Api::Api(ApiSettings settings, LiveRequests& live, Listener& listener)
       live_(live),
       metrics_(live.metrics()),
       listener_(listener),
-      tool_tokens_(tool_tokens_of(settings_.lines.text)),
+      answer_tokens_(settings_.lines.text != nullptr ? answer_tokens(settings_.lines.text->tokenizer())
+                                                     : AnswerTokens{}),
       model_({.name = settings_.model_name,
               .version = settings_.version,
               .eos_tokens = settings_.defaults.of_text.eos_tokens,
@@ -242,9 +243,9 @@ void Api::begin(const Unread& unread) {
   const int32_t first = live_.reserve(static_cast<int32_t>(request.requests.size()));
   std::string id = fmt::format("{}-{:x}-{}", chat ? "chatcmpl" : "cmpl", model_.started(), first);
   ResponseFacts facts{settings_.model_name, static_cast<int64_t>(now),
-                      lines.text != nullptr ? &lines.text->tokenizer() : nullptr};
-  auto builder = std::make_unique<CompletionBuilder>(request, std::move(id), std::move(facts), tool_tokens_,
-                                                     settings_.limits.max_scored);
+                      lines.text != nullptr ? &lines.text->tokenizer() : nullptr, answer_tokens_};
+  auto builder =
+      std::make_unique<CompletionBuilder>(request, std::move(id), std::move(facts), settings_.limits.max_scored);
   submit(unread, first, std::move(builder), std::move(request.requests));
 }
 

@@ -76,7 +76,7 @@ class Api {
   LiveRequests& live_;
   Metrics& metrics_;
   Listener& listener_;
-  const ToolTokens tool_tokens_;
+  const AnswerTokens answer_tokens_;
   const ModelInfo model_;
   http::Router router_;
 

@@ -24,7 +24,7 @@ class Utf8Stream {
 // The same for bytes that are all there.
 std::string utf8_text(std::string_view bytes);
 
-// Together the results of feed() and flush() are what tokenizers decodes from all ids.
+// The results of feed() and flush() together equal what `tokenizers` decodes from all ids.
 class StreamDecoder {
  public:
   // The tokenizer must outlive the decoder.

@@ -1,15 +1,18 @@
 // Bodies of the server's requests, and the texts in which a model calls tools.
 #include "fuzz/request_targets.h"
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/json/json.h"
 #include "base/utf8.h"
 #include "fuzz/parser_files.h"
 #include "fuzz/targets.h"
+#include "openai/answer/call_reader.h"
+#include "openai/answer/thought_reader.h"
 #include "openai/openai_request.h"
-#include "openai/tool_calls.h"
 #include "text/text_model.h"
 
 namespace lfm2::fuzz {
@@ -106,16 +109,65 @@ void embeddings_request(std::span<const std::byte> bytes) {
     });
 }
 
-// What is taken for calls has JSON objects as arguments, which a reader of JSON takes only in UTF-8; names are in UTF-8
-// where the text is.
-void tool_calls(std::span<const std::byte> bytes) {
-  const auto calls = parse_tool_calls(text_of(bytes));
-  if (!calls) return;
-  require(!calls->empty(), "no call");
-  const bool is_text = is_utf8(text_of(bytes));
-  for (const ToolCall& call : *calls) {
-    require(OrderedJson::parse(call.arguments).is_object(), "arguments that are no object");
-    require(!is_text || is_utf8(call.name), "a name that is not UTF-8");
+namespace {
+
+std::vector<CallPart> read_calls(std::string_view text, size_t piece, bool cut) {
+  CallReader reader;
+  std::vector<CallPart> parts;
+  const auto add = [&](const std::vector<CallPart>& more) { parts.insert(parts.end(), more.begin(), more.end()); };
+  for (size_t at = 0; at < text.size(); at += piece) add(reader.feed(text.substr(at, piece)));
+  add(reader.end(cut));
+  return parts;
+}
+
+// Arguments are JSON objects. JSON's parser has no integers as long as those that calls may have.
+void check_call(const ToolCall& call) {
+  require(is_utf8(call.name) && is_utf8(call.arguments), "a call that is not UTF-8");
+  require(call.arguments.starts_with('{') && call.arguments.ends_with('}'), "arguments that are no object");
+  size_t digits = 0, most = 0;
+  for (const char c : call.arguments) most = std::max(most, digits = c >= '0' && c <= '9' ? digits + 1 : 0);
+  require(most > 300 || OrderedJson::accept(call.arguments), "arguments that are no JSON");
+}
+
+}  // namespace
+
+// The same calls however the text comes; without a call, all of the text.
+void call_reader(std::span<const std::byte> bytes) {
+  const std::string_view text = text_of(bytes);
+  for (const bool cut : {false, true}) {
+    const std::vector<CallPart> parts = read_calls(text, std::max<size_t>(1, text.size()), cut);
+    require(read_calls(text, 1, cut) == parts, "other calls byte by byte");
+    size_t calls = 0;
+    for (const CallPart& part : parts)
+      if (const auto* call = std::get_if<ToolCall>(&part)) {
+        check_call(*call);
+        ++calls;
+      }
+    if (calls > 0) continue;
+    require(parts.size() == (text.empty() ? 0u : 1u), "a number of parts");
+    require(parts.empty() || std::get<std::string>(parts.front()) == text, "a text that changed");
+  }
+}
+
+// Nothing is lost, and the same bytes are thought however the text comes.
+void thought_reader(std::span<const std::byte> bytes) {
+  const std::string_view text = text_of(bytes);
+  for (const bool in_thought : {false, true}) {
+    std::string thoughts[2], all[2];
+    for (const size_t way : {0, 1}) {
+      const size_t piece = way == 0 ? std::max<size_t>(1, text.size()) : 1;
+      ThoughtReader reader(in_thought);
+      const auto add = [&](const std::vector<ThoughtReader::Piece>& pieces) {
+        for (const ThoughtReader::Piece& one : pieces) {
+          all[way] += one.bytes;
+          if (one.kind == ThoughtReader::Kind::kThought) thoughts[way] += one.bytes;
+        }
+      };
+      for (size_t at = 0; at < text.size(); at += piece) add(reader.feed(text.substr(at, piece)));
+      add(reader.flush());
+    }
+    require(all[0] == text && all[1] == text, "a text that changed");
+    require(thoughts[0] == thoughts[1], "another thought byte by byte");
   }
 }
 

@@ -8,6 +8,7 @@ namespace lfm2::fuzz {
 
 void openai_request(std::span<const std::byte> bytes);
 void embeddings_request(std::span<const std::byte> bytes);
-void tool_calls(std::span<const std::byte> bytes);
+void call_reader(std::span<const std::byte> bytes);
+void thought_reader(std::span<const std::byte> bytes);
 
 }  // namespace lfm2::fuzz

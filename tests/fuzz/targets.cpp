@@ -35,7 +35,8 @@ constexpr std::array kTargets = {
     Target{"http", http_connection},
     Target{"openai_request", openai_request},
     Target{"embeddings_request", embeddings_request},
-    Target{"tool_calls", tool_calls},
+    Target{"call_reader", call_reader},
+    Target{"thought_reader", thought_reader},
 };
 
 }  // namespace

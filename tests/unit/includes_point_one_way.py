@@ -39,7 +39,8 @@ ALLOWED = {
     "stage/shards": ENGINE + ["stage/hdf5", "stage/model"],
     "stage/io/lines": BASE,
     # Requests and answers as JSON: of the engine it knows three headers and what they include, and no job, no files and no transport.
-    "openai": BASE + ["kernels/sampling.h", "stage/pipeline/request.h", "stage/pipeline/completion.h", "text", "text/unicode"],
+    "openai": BASE + ["kernels/sampling.h", "stage/pipeline/request.h", "stage/pipeline/completion.h", "text", "text/unicode", "openai/answer"],
+    "openai/answer": BASE + ["text", "text/chat"],
     "stage/io/samples": ENGINE,
     "stage/io": ENGINE + ["openai", "stage/pipeline/completion.h", "stage/pipeline/request_source.h", "stage/hdf5", "stage/model", "stage/io/lines", "stage/io/samples", "text"],  # results need no shards
     "stage/pipeline": ENGINE + ["comm", "stage/model"],
@@ -60,7 +61,7 @@ ALLOWED |= {
 }
 # The transport knows no model, no MPI and no OpenAI.
 ALLOWED["serve/http"] = BASE
-STAGE = ["openai", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "stage/scoring", "stage/scoring/planning",
+STAGE = ["openai", "openai/answer", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "stage/scoring", "stage/scoring/planning",
          "stage/generation", "text"]
 # Over scoring and generation, whose figures it puts together.
 ALLOWED["stage/report"] = ENGINE + ["comm", *STAGE]

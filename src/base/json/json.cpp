@@ -115,7 +115,7 @@ class OrderedBuilder : public nlohmann::json_sax<OrderedJson> {
   const LargeIntegers large_;
   const RepeatedKeys repeated_;
   OrderedJson root_;
-  std::vector<OrderedJson*> open_;  // each is the last thing in the one before, so none moves while it is open
+  std::vector<OrderedJson*> open_;  // each is the last element of the previous one, so none moves while it is open
   std::vector<std::map<std::string, size_t>> keys_;  // of the objects that are open: key -> index
   std::string key_;
   size_t at_ = 0;  // index of key_

@@ -59,7 +59,8 @@ class JsonlCompletions : public AppendedCompletions {
   void commit() override { commit_in_order(partial_, job_.pulse); }
 
  private:
-  const ResponseFacts facts_{job_.facts.model_type, job_.facts.created, job_.tokenizer};
+  const ResponseFacts facts_{job_.facts.model_type, job_.facts.created, job_.tokenizer,
+                             job_.tokenizer != nullptr ? answer_tokens(*job_.tokenizer) : AnswerTokens{}};
 };
 
 // Appends each completion as its reason, its number of tokens and its lists; commit() makes the HDF5 file of them.

@@ -43,6 +43,7 @@ bool InputLines::ended() const {
 Conversation::Conversation(const TextModel& model, Request each, int64_t max_positions, std::time_t now,
                            Terminal terminal)
     : model_(model),
+      answer_tokens_(answer_tokens(model.tokenizer())),
       each_(std::move(each)),
       max_positions_(max_positions),
       now_(now),
@@ -106,7 +107,9 @@ void Conversation::add_message(const std::string& text) {
   messages_.push_back({{"role", "user"}, {"content", text}});
   std::vector<int32_t> ids;
   try {
-    model_.tokenizer().encode(model_.chat_text(messages_, nullptr, OrderedJson::object(), now_), false, ids);
+    const std::string prompt = model_.chat_text(messages_, nullptr, OrderedJson::object(), now_);
+    model_.tokenizer().encode(prompt, false, ids);
+    answer_.in_thought = ends_in_thought(prompt);
   } catch (const Error& error) {
     return refuse(error.what());
   }
@@ -124,8 +127,9 @@ std::optional<Request> Conversation::next() {
   std::optional<Request> request = std::exchange(next_, {});
   if (!request) return {};
   current_ = request->sample;
-  answer_.clear();
-  stream_.emplace(model_.tokenizer(), request->stop, request->rule.min_tokens);
+  answer_.message = {{"role", "assistant"}, {"content", ""}};
+  answer_.reader.emplace(answer_tokens_, MessageForm{.thoughts = Thoughts::kApart, .in_thought = answer_.in_thought},
+                         SettledTokens(model_.tokenizer(), request->stop, request->rule.min_tokens));
   return request;
 }
 
@@ -152,26 +156,40 @@ void Conversation::drawn(std::vector<SampleToken> tokens) {
       fail_answer();
       continue;
     }
-    const std::string text = stream_->feed(token.token);
-    answer_ += text;
-    print(without_controls(text));
+    answer_.reader->feed(token.token);
+    show_parts();
     if (token.ends) end_answer();
+  }
+}
+
+// Prints what is new. A thought is shown between its tags.
+void Conversation::show_parts() {
+  for (const AnswerPart& part : answer_.reader->pop_parts()) {
+    const bool thought = part.kind == AnswerPart::Kind::kThought,
+               thinks = answer_.message.contains("reasoning_content");
+    OrderedJson& text = answer_.message[thought ? "reasoning_content" : "content"];
+    const bool begins = !text.is_string() || text == "";
+    if (begins && thinks != thought) print(std::string(thought ? kBeginThought : kEndThought));
+    text = (text.is_string() ? text.get_ref<const std::string&>() : "") + part.text;
+    print(without_controls(part.text));
   }
 }
 
 // Neither the line nor the answer is kept, as for a line that cannot be answered, because they would begin the next
 // prompt.
 void Conversation::fail_answer() {
-  print(without_controls(stream_->flush()) + fmt::format("\nlfm2_stage: {}\n> ", kNotFiniteError));
+  answer_.reader->end(true);
+  show_parts();
+  print(fmt::format("\nlfm2_stage: {}\n> ", kNotFiniteError));
   messages_.erase(messages_.size() - 1);
   current_.reset();
 }
 
 void Conversation::end_answer() {
-  const std::string rest = stream_->flush();
-  answer_ += rest;
-  print(without_controls(rest) + "\n> ");
-  messages_.push_back({{"role", "assistant"}, {"content", answer_}});
+  answer_.reader->end(true);
+  show_parts();
+  print("\n> ");
+  messages_.push_back(std::move(answer_.message));
   current_.reset();
 }
 

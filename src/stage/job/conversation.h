@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "base/json/json.h"
+#include "openai/answer/answer_reader.h"
 #include "stage/pipeline/request_source.h"
-#include "text/answer_stream.h"
 #include "text/text_model.h"
 
 namespace lfm2 {
@@ -56,9 +56,11 @@ class Conversation : public RequestSource {
   void add_message(const std::string& text);
   void end_answer();
   void fail_answer();
+  void show_parts();
   void print(std::string_view text);
 
   const TextModel& model_;
+  const AnswerTokens answer_tokens_;
   const Request each_;
   const int64_t max_positions_;
   const std::time_t now_;
@@ -70,8 +72,12 @@ class Conversation : public RequestSource {
   int32_t answers_ = 0;
   int interrupts_ = 0;  // interrupts handled so far
   bool ended_ = false;
-  std::string answer_;
-  std::optional<AnswerStream> stream_;
+  struct Answer {
+    bool in_thought = false;  // where the prompt ends
+    OrderedJson message;      // so far
+    std::optional<AnswerReader> reader;
+  };
+  Answer answer_;  // the current one, or the next
 };
 
 }  // namespace lfm2

@@ -25,7 +25,7 @@ const OrderedJson* field_of(const OrderedJson& object, const char* key) {
   return found == object.end() ? nullptr : &*found;
 }
 
-// What templates take for granted, so that a client who does not know the template learns the field.
+// Checks the fields that templates assume, so that the error names the field instead of a line of the template.
 void check_message(const OrderedJson& message, const std::string& place) {
   if (!message.is_object()) refuse(place, &message, "an object");
   const OrderedJson *role = field_of(message, "role"), *content = field_of(message, "content");

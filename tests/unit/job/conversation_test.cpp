@@ -96,6 +96,16 @@ TEST_F(ConversationTest, RemembersWhatWasSaid) {
   EXPECT_EQ(printed(), "> yes 你\n> > x\n> > ");
 }
 
+// The thought is shown, but it is no part of what was answered: this template shows no thoughts.
+TEST_F(ConversationTest, KeepsThoughtsApart) {
+  Conversation conversation = begin();
+  type("hi");
+  answer(conversation, next(conversation)->sample, "<think>so</think>yes");
+  type("more");
+  EXPECT_EQ(text_of_prompt(*next(conversation)), "[user|hi][assistant|yes][user|more]>");
+  EXPECT_EQ(printed(), "> <think>so</think>yes\n> ");
+}
+
 TEST_F(ConversationTest, EndsWithItsInputOrWhenAsked) {
   Conversation conversation = begin();
   type("/exit");

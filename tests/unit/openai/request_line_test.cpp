@@ -1,6 +1,7 @@
 // One line as a sample: its ids, its name, its rules, and what is refused with which words.
 #include <fmt/format.h>
 
+#include "openai/openai_request.h"
 #include "support/request_lines.h"
 
 namespace lfm2::test {
@@ -259,7 +260,10 @@ TEST_F(RequestLineTest, BatchLines) {
   line = of_body(hi + R"(, "logprobs": true, "top_logprobs": 3, "max_completion_tokens": 4})", "/v1/chat/completions");
   EXPECT_EQ(line.error, "");
   EXPECT_EQ(line.ids, encode("<|startoftext|>1970-01-02<|im_start|>user hi<|im_end|>", false));
-  EXPECT_EQ(line.rules, (SampleRules{.form = LineForm::kChatCompletion, .sampling = {.max_new = 4}, .log_probs = 3}));
+  EXPECT_EQ(line.rules, (SampleRules{.form = LineForm::kChatCompletion,
+                                     .sampling = {.max_new = 4},
+                                     .log_probs = 3,
+                                     .message = {.thoughts = Thoughts::kApart}}));
   EXPECT_EQ(of_body(hi + R"(, "logprobs": true})", "/v1/chat/completions").rules.log_probs, 0);
   EXPECT_EQ(of_body(hi + R"(, "logprobs": false, "top_logprobs": 0})", "/v1/chat/completions").rules.log_probs,
             std::nullopt);
@@ -269,6 +273,43 @@ TEST_F(RequestLineTest, BatchLines) {
             R"("top_logprobs" without "logprobs": true)");
   EXPECT_EQ(of_body(hi + "}", "/v1/chat/completions").rules.form, LineForm::kChatCompletion);
   EXPECT_EQ(without_place(of_body(hi + "}").error), R"("prompt" is null, expected text or a list of token ids)");
+}
+
+// What the message of an answer has: as in a server, which reads the same fields.
+TEST_F(RequestLineTest, MessagesWithCallsAndThoughts) {
+  const auto body = [](const std::string& fields) {
+    return R"({"messages": [{"role": "user", "content": "hi"}])" + fields + "}";
+  };
+  const auto form = [&](const std::string& fields) {
+    const RequestLine line = of_body(body(fields), "/v1/chat/completions");
+    EXPECT_EQ(line.error, "");
+    const OpenAiRequest served = parse_openai_request(body(fields), true, context_, {}, {.max_prompt_tokens = 60});
+    EXPECT_EQ(served.form.message, line.rules.message);
+    EXPECT_EQ(ResponseForm::from_word(served.form.to_word()).message, line.rules.message);
+    return line.rules.message;
+  };
+  const std::string tools = R"(, "tools": [{"type": "function", "function": {"name": "f"}}])";
+  const MessageForm apart{.thoughts = Thoughts::kApart};
+  EXPECT_EQ(form(""), apart);
+  EXPECT_EQ(form(R"(, "tools": [], "reasoning_format": "auto", "separate_reasoning": true)"), apart);
+  EXPECT_EQ(form(tools), (MessageForm{.thoughts = Thoughts::kApart, .calls = true}));
+  EXPECT_EQ(form(tools + R"(, "tool_choice": "none", "parallel_tool_calls": null)"), apart);
+  EXPECT_EQ(form(tools + R"(, "tool_choice": "auto", "parallel_tool_calls": false)"),
+            (MessageForm{.thoughts = Thoughts::kApart, .calls = true, .one_call = true}));
+  for (const char* field : {R"(, "separate_reasoning": false)", R"(, "reasoning_format": "none")"})
+    EXPECT_EQ(form(field), (MessageForm{.thoughts = Thoughts::kAsText})) << field;
+  EXPECT_EQ(form(R"(, "include_reasoning": false)"), (MessageForm{.thoughts = Thoughts::kLeftOut}));
+  EXPECT_EQ(form(R"(, "chat_template_kwargs": {"mood": "<think>\n"})"), apart) << "other text follows";
+  write_bytes(folder_ / "chat_template.jinja", "{{ messages[-1]['content'] }}<think>\n");
+  model_ = TextModel::open(folder_.path());
+  EXPECT_EQ(form(""), (MessageForm{.thoughts = Thoughts::kApart, .in_thought = true}));
+  for (const auto& [field, reason] :
+       {std::pair{R"("reasoning_format": "deepseek-legacy")",
+                  R"("reasoning_format" is "deepseek-legacy", expected "none", "auto" or "deepseek")"},
+        {R"("separate_reasoning": 1)", R"("separate_reasoning" is 1, expected true or false)"},
+        {R"("tool_choice": "required")",
+         R"("tool_choice" is "required", which is not supported: expected auto or none, or no such field)"}})
+    EXPECT_EQ(without_place(of_body(body(std::string(", ") + field), "/v1/chat/completions").error), reason);
 }
 
 TEST_F(RequestLineTest, FaultyBatchLinesAreAnswers) {

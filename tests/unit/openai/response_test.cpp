@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/json/json.h"
+#include "openai/log_probs.h"
 #include "support/golden.h"
 #include "support/weights_support.h"
 #include "text/tokenizer.h"

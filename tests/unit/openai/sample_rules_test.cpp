@@ -63,7 +63,11 @@ TEST(RuleTableTest, EveryFieldCounts) {
                                      {.sampling = {.stop = {""}}},
                                      {.sampling = {.stop = {"a", "b"}}},
                                      {.logit_bias = {{1, -0.5f}}},
-                                     {.logit_bias = {{1, -0.5f}, {2, 3.0f}}}};
+                                     {.logit_bias = {{1, -0.5f}, {2, 3.0f}}},
+                                     {.message = {.thoughts = Thoughts::kApart}},
+                                     {.message = {.in_thought = true}},
+                                     {.message = {.calls = true}},
+                                     {.message = {.one_call = true}}};
   expect_kept(all, all.size());
 }
 
@@ -80,6 +84,15 @@ TEST(ResponseFormTest, GoesThroughAWord) {
       const ResponseForm back = ResponseForm::from_word(ResponseForm{form, log_probs}.to_word());
       EXPECT_EQ(back.form, form);
       EXPECT_EQ(back.log_probs, log_probs);
+      for (int32_t word = 0; word < 32; ++word) {
+        const ResponseForm with{form, log_probs, word % 2 == 1, MessageForm::from_word(word)};
+        const ResponseForm all = ResponseForm::from_word(with.to_word());
+        EXPECT_EQ(all.message.to_word(), word);
+        EXPECT_EQ(all.message, with.message);
+        EXPECT_EQ(all.form, form);
+        EXPECT_EQ(all.log_probs, log_probs);
+        EXPECT_EQ(all.echo, with.echo);
+      }
     }
 }
 

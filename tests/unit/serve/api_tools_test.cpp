@@ -49,6 +49,45 @@ TEST_F(ApiToolsTest, WhatIsNoCallIsTextUpToTheStopText) {
             "Well. no call but");
 }
 
+// A stream over a connection: a call, and text before and after it, in their order.
+TEST_F(ApiToolsTest, CallsInAStream) {
+  listen();
+  serve();
+  const Tokenizer& tokenizer = text_.tokenizer();
+  std::vector<int32_t> ids;
+  for (const char* text :
+       {"<think>so</think>", "Well. ", "<|tool_call_start|>", "[f(a=1), g()]", "<|tool_call_end|>", "Done."})
+    tokenizer.encode(text, false, ids);
+  drawer_.emplace(live_, ids);
+  const std::string body =
+      ask("POST", "/v1/chat/completions",
+          R"({"messages": [{"role": "user", "content": "Hello"}], "tools": [{"type": "function"}], "stream": true,
+              "stream_options": {"include_usage": true}})")
+          .body;
+  std::istringstream lines(body);
+  std::string told, finish;
+  Json usage;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("data: {")) continue;
+    const Json chunk = parse_json(line.substr(6), "chunk");
+    if (chunk["choices"].empty()) usage = chunk["usage"];
+    for (const Json& choice : chunk["choices"]) {
+      const Json& delta = choice["delta"];
+      if (!choice["finish_reason"].is_null()) finish = choice["finish_reason"];
+      told += delta.value("reasoning", "") + delta.value("content", "");
+      for (const Json& call : delta.value("tool_calls", Json::array())) {
+        const Json& function = call["function"];
+        told += '|' + call["index"].dump() + function.value("name", "") + function.value("arguments", "");
+      }
+    }
+  }
+  EXPECT_EQ(told, "soWell. |0f|0{\"a\":1}|1g|1{}Done.");
+  EXPECT_EQ(finish, "tool_calls");
+  EXPECT_EQ(usage["completion_tokens"], ids.size());
+  EXPECT_GT(usage["completion_tokens_details"]["reasoning_tokens"], 0);
+  EXPECT_LT(usage["completion_tokens_details"]["reasoning_tokens"], ids.size());
+}
+
 TEST_F(ApiToolsTest, TokenIdsWhereTheyAreAskedFor) {
   listen();
   serve();

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "text/text_model.h"
 #include "unit/text/small_tokenizer.h"
@@ -54,19 +57,59 @@ TEST(AnswerStreamTest, HoldsBackWhatMayBecomeAStopText) {
   EXPECT_EQ(stream.flush(), "");
 }
 
-TEST(AnswerStreamTest, HiddenBytesCountForStopTexts) {
+// Tokens without bytes come out between the bytes where they stood, and not once a stop text has begun before them.
+TEST(SettledTokensTest, KeepsSpecialTokensInTheirPlaces) {
   const Tokenizer& tokenizer = small_tokenizer();
   const auto id_of = [&](char byte) { return *tokenizer.find(byte_level_character(static_cast<uint8_t>(byte))); };
-  AnswerStream apart(tokenizer, {"ac"}, 0);
-  EXPECT_EQ(apart.feed(id_of('a')), "");
-  EXPECT_EQ(apart.hide(id_of('b')), "a") << "no stop text any more";
-  EXPECT_EQ(apart.feed(id_of('c')), "c");
-  AnswerStream within(tokenizer, {"abc"}, 0);
-  EXPECT_EQ(within.feed(id_of('x')), "x");
-  EXPECT_EQ(within.feed(id_of('a')), "");
-  EXPECT_EQ(within.hide(id_of('b')), "");
-  EXPECT_EQ(within.feed(id_of('d')), "ad");
-  EXPECT_EQ(within.flush(), "");
+  constexpr TokenId kSpecial = 4;
+  const auto text_of = [&](const std::vector<SettledTokens::Piece>& pieces) {
+    std::string text;
+    for (const SettledTokens::Piece& piece : pieces) text += (piece.begins == kSpecial ? "|" : "") + piece.bytes;
+    return text;
+  };
+  SettledTokens tokens(tokenizer, {"abc"}, 0);
+  EXPECT_EQ(text_of(tokens.feed(kSpecial)), "|");
+  EXPECT_EQ(text_of(tokens.feed(id_of('a'))), "");
+  EXPECT_EQ(text_of(tokens.feed(kSpecial)), "");
+  EXPECT_EQ(text_of(tokens.feed(id_of('b'))), "");
+  EXPECT_EQ(text_of(tokens.feed(id_of('x'))), "a|bx");
+  EXPECT_EQ(text_of(tokens.feed(id_of('a'))), "");
+  EXPECT_EQ(text_of(tokens.feed(kSpecial)), "");
+  EXPECT_EQ(text_of(tokens.feed(id_of('b'))), "");
+  EXPECT_EQ(text_of(tokens.feed(id_of('c'))), "") << "the text has ended";
+  EXPECT_EQ(text_of(tokens.flush()), "");
+}
+
+// Of a finished text the number of bytes is known: it has the same pieces as while it came.
+TEST(SettledTokensTest, ATextOfSoManyBytesIsTheOneThatStopped) {
+  const Tokenizer& tokenizer = small_tokenizer();
+  std::mt19937 random(1);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<TokenId> ids;
+    for (int i = 0; i < 20; ++i)
+      ids.push_back(static_cast<TokenId>(random() % 10 == 0 ? 4 : random() % tokenizer.size()));
+    const std::string whole = tokenizer.decode(ids, true);
+    if (whole.size() < 8) continue;
+    const std::string stop = whole.substr(random() % (whole.size() - 4), 1 + random() % 4);
+    const auto bytes = static_cast<int64_t>(whole.find(stop));
+    const auto all = [&](SettledTokens tokens) {
+      std::vector<std::pair<TokenId, std::string>> begun;
+      const auto add = [&](const std::vector<SettledTokens::Piece>& pieces) {
+        for (const SettledTokens::Piece& piece : pieces) {
+          if (piece.begins) begun.emplace_back(*piece.begins, "");
+          begun.back().second += piece.bytes;
+        }
+      };
+      StopText stops({stop});
+      for (const TokenId id : ids) {
+        add(tokens.feed(id));
+        if (stops.feed(tokenizer.is_special(id) ? std::string_view() : tokenizer.bytes(id))) break;
+      }
+      add(tokens.flush());
+      return begun;
+    };
+    EXPECT_EQ(all(SettledTokens(tokenizer, {}, 0, bytes)), all(SettledTokens(tokenizer, {stop}, 0)));
+  }
 }
 
 }  // namespace

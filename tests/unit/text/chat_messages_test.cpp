@@ -34,15 +34,15 @@ TEST(ChatMessagesTest, CallsOfToolsComeBackAsObjects) {
 }
 
 OrderedJson call(const std::string& arguments) {
-  OrderedJson messages = conversation(
-      R"([{"role": "assistant", "content": "", "tool_calls": [{}, {"function": {"name": "f"}}]}])");
+  OrderedJson messages =
+      conversation(R"([{"role": "assistant", "content": "", "tool_calls": [{}, {"function": {"name": "f"}}]}])");
   messages[0]["tool_calls"][1]["function"]["arguments"] = conversation(arguments);
   return messages;
 }
 
 TEST(ChatMessagesTest, ArgumentsKeepTheirDigitsAndTheLaterOfEqualKeys) {
-  const LargeJson taken =
-      template_messages(call(R"("{\"a\": 1, \"b\": {\"c\": 2, \"c\": [12345678901234567890123]}, \"a\": {}}")"), kPlain);
+  const LargeJson taken = template_messages(
+      call(R"("{\"a\": 1, \"b\": {\"c\": 2, \"c\": [12345678901234567890123]}, \"a\": {}}")"), kPlain);
   EXPECT_EQ(json_text_with_digits((*taken)[0]["tool_calls"][1]["function"]["arguments"]),
             R"({"a":{},"b":{"c":[12345678901234567890123]}})");
   for (const char* arguments : {R"("no JSON")", R"("[1]")", "[1]", "5", R"("{\"q\": \"\\ud83d\"}")"})
@@ -57,9 +57,10 @@ TEST(ChatMessagesTest, CallsAsText) {
     const LargeJson taken = template_messages(given, {.takes_parts = true, .calls_as_text = true});
     return (*taken)[0].dump();
   };
-  EXPECT_EQ(text(R"([{"function": {"name": "f", "arguments": "{\"a b\": 1}"}}, {"function": {"name": "g h"}}])", R"("x")"),
-            R"({"role":"assistant","content":"x<|tool_call_start|>[f(**{\"a b\": 1}), )"
-            R"({\"name\": \"g h\", \"arguments\": {}}]<|tool_call_end|>"})");
+  EXPECT_EQ(
+      text(R"([{"function": {"name": "f", "arguments": "{\"a b\": 1}"}}, {"function": {"name": "g h"}}])", R"("x")"),
+      R"({"role":"assistant","content":"x<|tool_call_start|>[f(**{\"a b\": 1}), )"
+      R"({\"name\": \"g h\", \"arguments\": {}}]<|tool_call_end|>"})");
   EXPECT_EQ(text(R"([{"function": {"name": "f"}}])", R"([{"type": "text", "text": "x"}])"),
             R"({"role":"assistant","content":[{"type":"text","text":"x"},{"type":"text","text":)"
             R"("<|tool_call_start|>[f()]<|tool_call_end|>"}]})");
@@ -94,7 +95,8 @@ TEST(ChatMessagesTest, TraitsOfTemplates) {
   const auto thought = [](const char* source) { return template_traits(source, true).thought; };
   EXPECT_EQ(thought("{{ message.content }}"), Thought::kNone);
   EXPECT_EQ(thought("{{ content.split('</think>')[-1] if not keep_past_thinking }}"), Thought::kInContent);
-  for (const char* source : {"{{ message.thinking }}</think>", "{{ message['reasoning'] }}", "{{ m.get(\"reasoning_content\") }}"})
+  for (const char* source :
+       {"{{ message.thinking }}</think>", "{{ message['reasoning'] }}", "{{ m.get(\"reasoning_content\") }}"})
     EXPECT_EQ(thought(source), Thought::kFields) << source;
   EXPECT_TRUE(template_traits("{{ message.content }}", true).calls_as_text);
   EXPECT_FALSE(template_traits("{{ message.content }}", false).calls_as_text);
@@ -110,7 +112,8 @@ TEST(ChatMessagesTest, WhatIsNoMessageIsRefusedWithItsPlace) {
         {R"("hi")", R"("messages[1]" is "hi", expected an object)"}})
     test::expect_error(
         [&, message = message] {
-          template_messages(conversation(R"([{"role": "user", "content": "x"}, )" + std::string(message) + "]"), kPlain);
+          template_messages(conversation(R"([{"role": "user", "content": "x"}, )" + std::string(message) + "]"),
+                            kPlain);
         },
         ExitCode::kData, {reason});
 }
@@ -121,8 +124,9 @@ TEST(ChatMessagesTest, PartsBecomeTextWhereTheTemplateDoesNotTakeThem) {
   EXPECT_EQ(template_messages(given, kPlain)->dump(),
             R"([{"role":"user","content":"a\nb"},{"role":"user","content":""}])");
   EXPECT_EQ(*template_messages(given, kParts), given);
-  for (const char* part : {R"({"type": "image_url", "image_url": {"url": "x"}})", R"({"type": "text"})",
-                           R"({"type": "text", "text": 1})", R"({"type": "refusal", "text": "a"})", "null", R"({"text": "a"})"})
+  for (const char* part :
+       {R"({"type": "image_url", "image_url": {"url": "x"}})", R"({"type": "text"})", R"({"type": "text", "text": 1})",
+        R"({"type": "refusal", "text": "a"})", "null", R"({"text": "a"})"})
     for (const TemplateTraits& traits : {kPlain, kParts})
       test::expect_error(
           [&] {
@@ -137,14 +141,14 @@ TEST(ChatMessagesTest, PartsOfTextOfAnyName) {
   const OrderedJson given = conversation(R"([{"role": "user", "content": [{"type": "input_text", "text": "a"},
     {"type": "refusal", "refusal": "b"}, "c", {"type": "thinking", "thinking": "h"}, {"type": "output_text", "text": "d"}]}])");
   EXPECT_EQ((*template_messages(given, kPlain))[0]["content"], "a\nb\nc\nd");
-  EXPECT_EQ((*template_messages(given, kParts))[0]["content"].dump(),
-            R"([{"type":"text","text":"a"},{"type":"text","text":"b"},{"type":"text","text":"c"},{"type":"text","text":"d"}])");
+  EXPECT_EQ(
+      (*template_messages(given, kParts))[0]["content"].dump(),
+      R"([{"type":"text","text":"a"},{"type":"text","text":"b"},{"type":"text","text":"c"},{"type":"text","text":"d"}])");
 }
 
 TEST(ChatMessagesTest, TemplatesThatTakeParts) {
   const auto takes_parts = [](const char* source) { return template_traits(source, false).takes_parts; };
-  EXPECT_TRUE(
-      takes_parts(R"({% for item in content %}{% if item["type"] == "text" %}{{ item["text"] }}{% endif %})"));
+  EXPECT_TRUE(takes_parts(R"({% for item in content %}{% if item["type"] == "text" %}{{ item["text"] }}{% endif %})"));
   EXPECT_TRUE(takes_parts("{% if item.type == 'text' %}"));
   EXPECT_FALSE(takes_parts("{% if content is not string %}{% set content = content | tojson %}{% endif %}"));
 }
