@@ -39,7 +39,7 @@ ALLOWED = {
     "stage/shards": ENGINE + ["stage/hdf5", "stage/model"],
     "stage/io/lines": BASE,
     # Requests and answers as JSON: of the engine it knows three headers and what they include, and no job, no files and no transport.
-    "openai": BASE + ["kernels/sampling.h", "stage/pipeline/request.h", "stage/pipeline/completion.h", "text", "text/unicode", "openai/answer"],
+    "openai": BASE + ["grammar", "grammar/expression", "kernels/sampling.h", "stage/pipeline/request.h", "stage/pipeline/completion.h", "text", "text/unicode", "openai/answer"],
     "openai/answer": BASE + ["text", "text/chat"],
     "stage/io/samples": ENGINE,
     "stage/io": ENGINE + ["openai", "stage/pipeline/completion.h", "stage/pipeline/request_source.h", "stage/hdf5", "stage/model", "stage/io/lines", "stage/io/samples", "text"],  # results need no shards
@@ -47,7 +47,7 @@ ALLOWED = {
     "stage/scoring": ENGINE + ["comm", "stage/model", "stage/io", "stage/io/samples", "stage/pipeline"],
     "stage/scoring/planning": ENGINE + ["comm", "stage/model", "stage/io", "stage/io/samples", "stage/pipeline", "stage/scoring"],
     # Scoring and generation never include each other.
-    "stage/generation": ENGINE + ["comm", "stage/model", "stage/pipeline", "text"],
+    "stage/generation": ENGINE + ["comm", "grammar", "stage/model", "stage/pipeline", "text"],
 }
 JINJA = [*BASE, "text/jinja/values"]
 ALLOWED["text/unicode"] = BASE
@@ -59,9 +59,15 @@ ALLOWED |= {
     "text/jinja/syntax": JINJA + ["text/jinja/builtins"],
     "text/jinja": JINJA + ["text/jinja/builtins", "text/jinja/syntax"],
 }
+# Constrained output knows text, no model and no transport.
+GRAMMAR = [*BASE, "text", "text/unicode"]
+ALLOWED["grammar/expression"] = GRAMMAR
+ALLOWED["grammar/matcher"] = GRAMMAR + ["grammar/expression"]
+ALLOWED["grammar/schema"] = ALLOWED["grammar/matcher"] + ["grammar/matcher"]
+ALLOWED["grammar"] = ALLOWED["grammar/schema"] + ["grammar/schema"]
 # The transport knows no model, no MPI and no OpenAI.
 ALLOWED["serve/http"] = BASE
-STAGE = ["openai", "openai/answer", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "stage/scoring", "stage/scoring/planning",
+STAGE = ["grammar", "openai", "openai/answer", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "stage/scoring", "stage/scoring/planning",
          "stage/generation", "text"]
 # Over scoring and generation, whose figures it puts together.
 ALLOWED["stage/report"] = ENGINE + ["comm", *STAGE]
@@ -134,6 +140,7 @@ WRONG = {
     "src/openai/t.cpp": '#include "stage/pipeline/step.h"',
     "src/openai/u.cpp": '#include "serve/http/message.h"',
     "src/stage/generation/v.cpp": '#include "openai/response.h"',
+    "src/grammar/w.cpp": '#include "openai/openai_request.h"',
     "src/text/o.cpp": '#include "stage/model/stage.h"',
     "src/base/p.cpp": "#include <pcre2.h>",
     "src/serve/http/q.cpp": '#include "stage/model/stage.h"',
