@@ -268,9 +268,10 @@ class Ops {
 
   // out = the logits as adjusted by their rows' rules (kernels/sampling.h). Rows of out whose rules adjust nothing at
   // their places are not written.
-  // Operands: logits, out [rows, vocab] fp32; draws, rules: see sample; slots [rows] int32: the row of Adjustments
+  // Operands: logits, out [rows, vocab] fp32; draws, rules: see sample; slots [rows] int32: the row of Adjustments;
+  // masks [rows, mask_words(vocab)] int32, empty if no rule is constrained
   virtual void adjust_logits(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& slots,
-                             const Adjustments& adjustments, const Tensor& out) = 0;
+                             const Adjustments& adjustments, const Tensor& masks, const Tensor& out) = 0;
 
   // Draws one token for each row by the row's rule, and writes its log_softmax(logits). A draw depends only on the
   // row's own rule, logits and `draws`; a rule that adjusts logits draws from the row of `adjusted`. A log-probability

@@ -1,11 +1,11 @@
 // The arithmetic of `sample`, with the same bits on CPU and GPU: integers, and floats by operations that IEEE 754
 // rounds. Every product in a sum is an explicit fmaf, which leaves compilers nothing to contract.
 //
-// A rule's adjustments of the logits come first, in this order:
+// A rule first adjusts the logits, in this order:
 // - biases are added;
 // - repetition_penalty divides the logits of tokens in prompt or text (it multiplies negative ones);
 // - OpenAI's penalties are subtracted;
-// - banned tokens become impossible.
+// - tokens that are banned or outside the mask become impossible.
 //
 // Then a token is drawn from the adjusted logits. Greedy (temperature 0): the token with the largest sampling_key, ties
 // to the lower id. Otherwise, in the order of descending sampling_key and ascending id:
@@ -16,6 +16,7 @@
 //   draw_below(Σ of the kept masses, seed, draws).
 #pragma once
 
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -41,6 +42,7 @@ struct SamplingRule {
   int32_t biases = 0;  // the number of tokens that have a bias: see LogitEdit
   int32_t banned = 0;  // the number of tokens that are not drawn at places before min_tokens
   int32_t min_tokens = 0;
+  int32_t constrained = 0;  // 1: a mask says which tokens may be drawn, at every place
 
   // Whether draws depend on the tokens before them.
   LFM2_HOST_DEVICE bool counts() const {
@@ -48,7 +50,7 @@ struct SamplingRule {
   }
   // Whether the draw at this place of the text uses adjusted logits.
   LFM2_HOST_DEVICE bool adjusts(int32_t place) const {
-    return counts() || biases > 0 || (banned > 0 && place < min_tokens);
+    return counts() || biases > 0 || (banned > 0 && place < min_tokens) || constrained != 0;
   }
   bool operator==(const SamplingRule&) const = default;
 };
@@ -74,6 +76,18 @@ LFM2_HOST_DEVICE inline float penalized(float logit, int32_t count, const Sampli
   const int32_t times = count / kInText;
   if (times == 0) return x;
   return fmaf(-rule.frequency_penalty, static_cast<float>(times), x) - rule.presence_penalty;
+}
+
+// A mask has one bit for each token of the vocabulary, 32 in a word, the lowest bit first.
+LFM2_HOST_DEVICE constexpr int64_t mask_words(int64_t vocab) { return (vocab + 31) / 32; }
+LFM2_HOST_DEVICE inline bool allows(const uint32_t* mask, int64_t token) {
+  return (mask[token / 32] >> (token % 32) & 1u) != 0;
+}
+// The adjusted logit of a token under a mask. An excluded token has the smallest key, and no mass. An allowed one has
+// a larger key, whatever its logit: so no draw takes an excluded token while the mask allows one.
+LFM2_HOST_DEVICE inline float masked_logit(float logit, bool allowed) {
+  if (!allowed) return -INFINITY;
+  return logit > -FLT_MAX ? logit : -FLT_MAX;
 }
 
 constexpr int kMassBits = 40;  // the most likely token has mass 2^kMassBits

@@ -105,7 +105,7 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
                                    std::optional<uint64_t> fresh_seed) {
   const LargeJson parsed = parse_body(body);
   const OrderedJson& json = *parsed;
-  chat ? refuse_unsupported(json, {"stream", "return_token_ids"}, kBody)
+  chat ? refuse_unsupported(json, {"stream", "return_token_ids", "tool_choice"}, kBody)
        : refuse_unsupported(json, {"stream", "return_token_ids", "echo", "add_special_tokens"}, kBody);
   FieldReader fields(json, context, kBody);
   SampleRules rules;
@@ -118,7 +118,7 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
   } else {
     prompts = prompts_of(fields, limits);
   }
-  read_rules(fields, rules);
+  read_rules(fields, rules, rules.message.in_thought);
   OpenAiRequest whole;
   whole.form = {rules.form, rules.log_probs, rules.echo, rules.message};
   whole.prefill_only = rules.sampling.max_new == 0;

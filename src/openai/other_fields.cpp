@@ -27,11 +27,6 @@ constexpr Neutral kAutoOrNone{[](const OrderedJson& value) { return value == "au
                               "auto or none"};
 constexpr Neutral kTextAlone{[](const OrderedJson& value) { return value == OrderedJson::array({"text"}); },
                              R"(["text"])"};
-constexpr Neutral kTextType{[](const OrderedJson& value) {
-                              const auto type = value.is_object() ? value.find("type") : value.end();
-                              return type != value.end() && *type == "text";
-                            },
-                            R"({"type": "text"})"};
 
 // Fields, grouped by the values that change no answer.
 struct Group {
@@ -67,7 +62,7 @@ const Group kGroups[] = {
       "verbosity"}},
     // OpenAI's, and vLLM's, SGLang's, llama.cpp's and transformers'. "add_special_tokens" is the one of chat templates:
     // that of prompts is read.
-    {kNull, {"audio", "guided_json", "json_schema", "truncate_prompt_tokens", "web_search_options"}},
+    {kNull, {"audio", "json_schema", "truncate_prompt_tokens", "web_search_options"}},
     {kOne, {"best_of", "length_penalty", "num_beams", "num_return_sequences", "repeat_penalty", "typ_p", "typical_p"}},
     {kFalse,
      {"add_special_tokens", "continue_final_message", "echo", "include_stop_str_in_output", "no_stop_trim",
@@ -75,10 +70,8 @@ const Group kGroups[] = {
     {kAutoOrNone, {"function_call", "tool_choice"}},
     {kEmpty,
      {"allowed_token_ids", "bad_words", "chat_template", "custom_logit_processor", "documents", "ebnf", "functions",
-      "grammar", "guided_choice", "guided_grammar", "guided_regex", "logits_processors", "prompt_embeds", "regex",
-      "stop_regex", "structural_tag", "structured_outputs", "suffix"}},
+      "grammar", "logits_processors", "prompt_embeds", "regex", "stop_regex", "structural_tag", "suffix"}},
     {kTextAlone, {"modalities"}},
-    {kTextType, {"response_format"}},
     {kTrue, {"add_generation_prompt", "normalize", "skip_special_tokens"}},
     {kZero, {"dry_multiplier", "dynatemp_range", "mirostat", "no_repeat_ngram_size", "xtc_probability"}},
 };

@@ -12,6 +12,7 @@
 #include "base/json/error_json.h"
 #include "base/json/json.h"
 #include "openai/answer/thought_reader.h"
+#include "openai/constraint_fields.h"
 #include "openai/other_fields.h"
 #include "text/text_model.h"
 
@@ -186,7 +187,7 @@ void read_sampling(FieldReader& fields, SamplingOverrides& sampling, bool config
   if (sampling.top_k == -1) sampling.top_k = 0;  // as vLLM says "all"
 }
 
-void read_rules(FieldReader& fields, SampleRules& rules) {
+void read_rules(FieldReader& fields, SampleRules& rules, bool in_thought) {
   constexpr int64_t kMaxChoices = 128;
   SamplingOverrides& sampling = rules.sampling;
   if (rules.form == LineForm::kCompletion) rules.echo = fields.flag("echo");  // with echo, max_tokens may be 0
@@ -199,6 +200,7 @@ void read_rules(FieldReader& fields, SampleRules& rules) {
   rules.stop_token_ids = stop_token_ids_of(fields);
   rules.ignore_eos = fields.flag("ignore_eos");
   rules.log_probs = log_probs_of(fields, rules.form == LineForm::kChatCompletion);
+  rules.constraint = read_constraint(fields, rules.form, in_thought);
 }
 
 std::vector<int32_t> encode(std::string_view text, bool special, const LineContext& context, const std::string& where) {
@@ -266,8 +268,6 @@ Thoughts read_thoughts(FieldReader& fields) {
 MessageForm read_message_form(FieldReader& fields, bool in_thought) {
   MessageForm form{.thoughts = read_thoughts(fields), .in_thought = in_thought};
   const OrderedJson *tools = fields.find("tools"), *choice = fields.find("tool_choice");
-  if (choice != nullptr && other_field("tool_choice", *choice) == OtherField::kUnsupported)
-    refuse_unsupported_field(fields.where(), "tool_choice", *choice);
   form.calls = tools != nullptr && !tools->empty() && (choice == nullptr || *choice != "none");
   form.one_call = !flag_or(fields, "parallel_tool_calls", true);
   return form;

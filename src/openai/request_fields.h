@@ -16,19 +16,23 @@
 namespace lfm2 {
 
 class TextModel;
+namespace grammar {
+class ConstraintCache;
+}
 
 // The context in which lines and bodies are read. max_positions: the most tokens of a sample.
 struct LineContext {
   int64_t vocab = 0, max_positions = 0, hidden = 0;
-  const TextModel* text = nullptr;          // null: lines of ids only
-  std::string text_error = {};              // the refusal of a line of text if `text` is null
-  bool strict = false;                      // a faulty batch line ends the job, as other faults do
-  bool continues = false;                   // the job generates, so lines may have sampling fields
-  bool scores = false;                      // --score: lines may name a target
-  bool states = false;                      // --hidden
-  bool embeddings = false;                  // the lines are batch lines of /v1/embeddings
-  std::time_t now = 0;                      // the date of templates that ask for it
-  const std::atomic<bool>* stop = nullptr;  // if it becomes true, reading ends soon with Error(kStopped)
+  const TextModel* text = nullptr;                  // null: lines of ids only
+  std::string text_error = {};                      // the refusal of a line of text if `text` is null
+  grammar::ConstraintCache* constraints = nullptr;  // null if `text` is null
+  bool strict = false;                              // a faulty batch line ends the job, as other faults do
+  bool continues = false;                           // the job generates, so lines may have sampling fields
+  bool scores = false;                              // --score: lines may name a target
+  bool states = false;                              // --hidden
+  bool embeddings = false;                          // the lines are batch lines of /v1/embeddings
+  std::time_t now = 0;                              // the date of templates that ask for it
+  const std::atomic<bool>* stop = nullptr;          // if it becomes true, reading ends soon with Error(kStopped)
 };
 
 // The value if it is an integer of at most 64 bits. JSON may write it as 5.0, too.
@@ -79,7 +83,8 @@ void read_sampling(FieldReader& fields, SamplingOverrides& sampling, bool config
 // Reads the generation fields of a request by OpenAI's names and the names that transformers and vLLM add. "echo" is
 // read only for kCompletion. "logprobs" is a number of tokens, except for kChatCompletion: there it is a boolean, and
 // "top_logprobs" is the number.
-void read_rules(FieldReader& fields, SampleRules& rules);
+// `in_thought`: the prompt ends inside a thought, which precedes a constrained answer.
+void read_rules(FieldReader& fields, SampleRules& rules, bool in_thought = false);
 struct ChatPrompt {
   std::vector<int32_t> ids;
   bool in_thought;  // it ends inside a thought (ends_in_thought)

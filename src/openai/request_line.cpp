@@ -77,7 +77,7 @@ void read_body(const OrderedJson& body, bool chat, const LineContext& context, c
   } else {
     line.ids = ids_of_prompt(fields);
   }
-  read_rules(fields, line.rules);
+  read_rules(fields, line.rules, line.rules.message.in_thought);
   fields.expect_all_known(FieldReader::Others::kListed);
   check_length(line.ids, context, where, chat ? "messages" : "prompt");
 }
@@ -207,6 +207,7 @@ RequestLine parse_request_line(std::string_view text, const LineContext& context
     throw Error(ExitCode::kData,
                 fmt::format("{}: is no batch line, expected one for {}, as the first line is", where, kEmbeddingsUrl));
   RequestLine line;
+  bool in_thought = false;
   line.rules.form = form_of(json, where);
   FieldReader fields(json, context, where);
   if (const OrderedJson* id = fields.find("id")) {
@@ -226,10 +227,12 @@ RequestLine parse_request_line(std::string_view text, const LineContext& context
       line.ids = ids_of_prompt(fields);
       break;
     default:
-      line.ids = prompt_of_messages(fields).ids;
+      ChatPrompt prompt = prompt_of_messages(fields);
+      line.ids = std::move(prompt.ids);
+      in_thought = prompt.in_thought;
   }
   if (context.continues) {
-    read_rules(fields, line.rules);
+    read_rules(fields, line.rules, in_thought);
   } else if (line.rules.form != LineForm::kIds && line.rules.form != LineForm::kText) {
     expect_continued();
   }

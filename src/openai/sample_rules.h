@@ -58,6 +58,7 @@ struct SampleRules {
   std::vector<int32_t> stop_token_ids = {};  // in addition to the end-of-text tokens
   std::vector<std::pair<int32_t, float>> logit_bias = {};  // by token
   MessageForm message = {};                                // of kChatCompletion
+  std::string constraint = {};                             // see Request
   bool operator==(const SampleRules&) const = default;
   auto operator<=>(const SampleRules&) const = default;
 };
@@ -65,7 +66,7 @@ struct SampleRules {
 // See base/words.h.
 void for_each_field(MaybeConst<SampleRules> auto& rules, const auto& each) {
   each(rules.form, rules.ignore_eos, rules.echo, rules.choices, rules.sampling, rules.log_probs, rules.stop_token_ids,
-       rules.logit_bias, rules.message);
+       rules.logit_bias, rules.message, rules.constraint);
 }
 
 // What the requests of a job have in common, by the form of their lines.

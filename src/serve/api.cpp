@@ -328,7 +328,8 @@ void Api::hand_out(const std::vector<Drawn>& tokens) {
     if (response == nullptr) continue;
     bool wanted = false;
     try {
-      if (one.token.ends == FinishReason::kError) throw Error(ExitCode::kSoftware, kNotFiniteError);
+      if (one.token.ends == FinishReason::kError)
+        throw Error(ExitCode::kSoftware, one.token.error.empty() ? kNotFiniteError : one.token.error);
       wanted = response->add(one);
     } catch (const std::exception& error) {
       break_off(*response, status_of(error), words_of(error));

@@ -130,6 +130,7 @@ PromptSizes Server::measure(int64_t slots) const {
                     .page_size = page_size,
                     .counts = true,
                     .edits = kMaxEdits,
+                    .constrained = job_.text.model() != nullptr,
                     .pages = std::max(pages_for(length, page_size), slots * pages_for(usual, page_size)),
                     .prompt_log_probs = true,
                     .hidden = true};
@@ -184,6 +185,7 @@ std::unique_ptr<RequestSource> Server::open(int64_t positions) {
                                  .hidden = job_.config().hidden,
                                  .text = job_.text.model(),
                                  .text_error = "the model has no tokenizer: expected token ids, as [1, 2, 3]",
+                                 .constraints = job_.text.constraints(),
                                  .continues = true},
                        .embeddings = serve.embeddings,
                        .fresh_seeds = !job_.options.seed_given,

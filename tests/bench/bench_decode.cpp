@@ -162,8 +162,8 @@ class ChosenOps final : public Ops {
     call("count_tokens", [&] { ops_.count_tokens(ids, keepers, batch, counts); });
   }
   void adjust_logits(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& slots,
-                     const Adjustments& adjustments, const Tensor& out) override {
-    call("adjust_logits", [&] { ops_.adjust_logits(logits, draws, rules, slots, adjustments, out); });
+                     const Adjustments& adjustments, const Tensor& masks, const Tensor& out) override {
+    call("adjust_logits", [&] { ops_.adjust_logits(logits, draws, rules, slots, adjustments, masks, out); });
   }
   void sample(const Tensor& logits, const Tensor& adjusted, const Tensor& draws, const Tensor& rules, const Tensor& ids,
               const Tensor& log_probs) override {

@@ -11,6 +11,7 @@
 #include "base/checked_file.h"
 #include "base/thread_pool.h"
 #include "fuzz/parser_files.h"
+#include "grammar/constraint_cache.h"
 #include "openai/request_line.h"
 #include "stage/hdf5/h5_scan.h"
 #include "stage/io/input_file.h"
@@ -106,12 +107,14 @@ void inputs_text(Bytes bytes) {
                  bytes_of("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ tools | tojson }}"));
     return TextModel::open(folder.path());
   }();
+  static grammar::ConstraintCache constraints(text.tokenizer(), static_cast<int64_t>(text.tokenizer().size()));
   for (const bool continues : {false, true})
     for (const bool strict : {false, true}) {
       LineContext context{.vocab = static_cast<int64_t>(text.tokenizer().size()),
                           .max_positions = 500,
                           .hidden = 3,
                           .text = &text,
+                          .constraints = &constraints,
                           .strict = strict,
                           .continues = continues};
       read_lines_of("inputs.jsonl", bytes, context, 0);

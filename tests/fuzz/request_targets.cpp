@@ -10,6 +10,7 @@
 #include "base/utf8.h"
 #include "fuzz/parser_files.h"
 #include "fuzz/targets.h"
+#include "grammar/constraint_cache.h"
 #include "openai/answer/call_reader.h"
 #include "openai/answer/thought_reader.h"
 #include "openai/openai_request.h"
@@ -42,10 +43,12 @@ TextModel small_model() {
 
 Reading reading() {
   static const TextModel text = small_model();
+  static grammar::ConstraintCache constraints(text.tokenizer(), static_cast<int64_t>(text.tokenizer().size()));
   return {.context = {.vocab = static_cast<int64_t>(text.tokenizer().size()),
                       .max_positions = kMaxTokens,
                       .hidden = 8,
                       .text = &text,
+                      .constraints = &constraints,
                       .continues = true},
           .limits = {.max_prompt_tokens = kMaxTokens, .max_edits = 16, .max_inputs = 100}};
 }

@@ -29,6 +29,8 @@ std::vector<Json> bodies(int count) {
     if (i % 5 == 2) body["stop"] = {" the", "."};
     if (i % 5 == 3)
       body.update({{"min_p", 0.1}, {"repetition_penalty", 1.2}, {"frequency_penalty", 0.3}, {"top_k", 40}});
+    if (i % 6 == 5 && !body.contains("echo"))
+      body["structured_outputs"] = {{"json", {{"type", "array"}, {"items", {{"type", {"integer", "boolean"}}}}}}};
     bodies.push_back(std::move(body));
   }
   return bodies;

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/json/json.h"
+#include "grammar/constraint_cache.h"
 #include "openai/request_line.h"
 #include "support/golden.h"
 #include "support/weights_support.h"
@@ -31,6 +32,8 @@ class RequestLineTest : public testing::Test {
     write_bytes(folder_ / "chat_template.jinja", kLinesTemplate);
     model_ = TextModel::open(folder_.path());
     context_.text = &*model_;
+    constraints_.emplace(model_->tokenizer(), context_.vocab);
+    context_.constraints = &*constraints_;
   }
   RequestLine parse(const std::string& line) const { return parse_request_line(line, context_, "in.jsonl: line 3"); }
   RequestLine of_body(const std::string& body, const std::string& url = "/v1/completions") const {
@@ -68,6 +71,7 @@ class RequestLineTest : public testing::Test {
 
   TemporaryFolder folder_;
   std::optional<TextModel> model_;
+  std::optional<grammar::ConstraintCache> constraints_;
   LineContext context_{.vocab = 1209, .max_positions = 60, .continues = true, .now = 86400};
 };
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <random>
 #include <utility>
@@ -222,26 +223,38 @@ inline void check_count_tokens(OpsUnderTest& under) {
   }
 }
 
+inline std::vector<SamplingRule> rules_of_all_kinds() {
+  return {{},
+          {.repetition_penalty = 1.3f},
+          {.temperature = 1, .top_p = 0.9f, .seed = 3, .presence_penalty = 0.7f, .frequency_penalty = 0.3f},
+          {.temperature = 1, .seed = 5, .min_p = 0.1f, .biases = 3},
+          {.banned = 2, .min_tokens = 4},
+          {.temperature = 0.7f,
+           .top_k = 30,
+           .top_p = 0.95f,
+           .seed = 7,
+           .min_p = 0.02f,
+           .repetition_penalty = 0.8f,
+           .presence_penalty = -1.1f,
+           .frequency_penalty = 0.1f,
+           .biases = 2,
+           .banned = 1,
+           .min_tokens = 2},
+          {.constrained = 1},
+          {.temperature = 1,
+           .top_p = 0.9f,
+           .seed = 9,
+           .repetition_penalty = 1.2f,
+           .biases = 1,
+           .banned = 3,
+           .min_tokens = 4,
+           .constrained = 1}};
+}
+
 // Rows of all kinds side by side, one with a NaN, whose tokens count_tokens has counted: the bits of the specification,
 // and the tokens that it draws from them.
 inline void check_adjust_logits(OpsUnderTest& under, int64_t vocab) {
-  const std::vector<SamplingRule> each = {
-      {},
-      {.repetition_penalty = 1.3f},
-      {.temperature = 1, .top_p = 0.9f, .seed = 3, .presence_penalty = 0.7f, .frequency_penalty = 0.3f},
-      {.temperature = 1, .seed = 5, .min_p = 0.1f, .biases = 3},
-      {.banned = 2, .min_tokens = 4},
-      {.temperature = 0.7f,
-       .top_k = 30,
-       .top_p = 0.95f,
-       .seed = 7,
-       .min_p = 0.02f,
-       .repetition_penalty = 0.8f,
-       .presence_penalty = -1.1f,
-       .frequency_penalty = 0.1f,
-       .biases = 2,
-       .banned = 1,
-       .min_tokens = 2}};
+  const std::vector<SamplingRule> each = rules_of_all_kinds();
   const auto rows = std::ssize(each);
   const int64_t max_edits = 4, prompt = 5;
   std::mt19937 random(5);
@@ -252,6 +265,15 @@ inline void check_adjust_logits(OpsUnderTest& under, int64_t vocab) {
   logits.fill_random(1, 4.0f);
   logits.set(at(vocab + 5), -HUGE_VAL);
   logits.set(at(2 * vocab + 7), NAN);
+  // Masks allow every third token; in one row these are all impossible without it.
+  HostTensor masks(DType::kI32, {rows, mask_words(vocab)});
+  std::fill_n(masks->as<uint32_t>(), rows * mask_words(vocab), 0u);
+  const auto allowed = [](int64_t id) { return id % 3 == 1; };
+  for (int64_t id = 1; id < vocab; id += 3) {
+    for (int64_t row = 0; row < rows; ++row)
+      masks->as<uint32_t>()[row * mask_words(vocab) + id / 32] |= 1u << (id % 32);
+    logits.set(at(6 * vocab + id), -HUGE_VAL);
+  }
   std::copy(each.begin(), each.end(), rules->as<SamplingRule>());
   for (const int32_t place : {0, 1, 3, 9}) {
     SCOPED_TRACE(fmt::format("vocab {}, place {}", vocab, place));
@@ -279,19 +301,22 @@ inline void check_adjust_logits(OpsUnderTest& under, int64_t vocab) {
     under.run(
         [&](Ops& ops, const Tensor& fed, const Tensor& keep, const Tensor& positions, const Tensor& offsets,
             const Tensor& counted, const Tensor& in, const Tensor& numbers, const Tensor& rule, const Tensor& slot,
-            const Tensor& edit, const Tensor& to, const Tensor& token, const Tensor& log_prob) {
+            const Tensor& edit, const Tensor& mask, const Tensor& to, const Tensor& token, const Tensor& log_prob) {
           ops.count_tokens(fed, keep, batch_of(packed, positions, offsets), counted);
-          ops.adjust_logits(in, numbers, rule, slot, {counted, edit}, to);
+          ops.adjust_logits(in, numbers, rule, slot, {counted, edit}, mask, to);
           ops.sample(in, to, numbers, rule, token, log_prob);
         },
-        ids, keepers, packed.positions, packed.offsets, counts, logits, draws, rules, slots, edit_words, out, drawn,
-        log_probs);
+        ids, keepers, packed.positions, packed.offsets, counts, logits, draws, rules, slots, edit_words, masks, out,
+        drawn, log_probs);
     for (int64_t row = 0; row < rows; ++row) {
       const float *in = logits->as<float>() + row * vocab, *found = out->as<float>() + row * vocab;
-      const std::vector<float> expected =
+      std::vector<float> expected =
           each[at(row)].adjusts(place)
               ? reference::adjust_logits({in, in + vocab}, each[at(row)], before[at(row)], edits[at(row)], place)
               : std::vector<float>(at(vocab), -5);
+      for (int64_t id = 0; id < vocab && each[at(row)].constrained != 0; ++id)
+        expected[at(id)] = allowed(id) ? std::max(expected[at(id)], -FLT_MAX) : -HUGE_VALF;
+      EXPECT_TRUE(each[at(row)].constrained == 0 || allowed(drawn->as<int32_t>()[row])) << "row " << row;
       const auto same = [](float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); };
       EXPECT_TRUE(std::equal(found, found + vocab, expected.begin(), same)) << "row " << row;
       const float* drawn_from = each[at(row)].adjusts(place) ? expected.data() : in;

@@ -33,11 +33,12 @@ void CpuOps::count_tokens(const Tensor& ids, const Tensor& keepers, const Batch&
 }
 
 void CpuOps::adjust_logits(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& slots,
-                           const Adjustments& adjustments, const Tensor& out) {
+                           const Adjustments& adjustments, const Tensor& masks, const Tensor& out) {
   const int64_t rows = logits.dim(0), vocab = logits.dim(1);
   expect(logits.dtype == DType::kF32 && out.dtype == DType::kF32 && out.dims == logits.dims &&
              draws.dtype == DType::kI32 && draws.numel() == 2 * rows && rules.dtype == DType::kI32 &&
-             rules.numel() == kRuleWords * rows && slots.dtype == DType::kI32 && slots.numel() == rows,
+             rules.numel() == kRuleWords * rows && slots.dtype == DType::kI32 && slots.numel() == rows &&
+             (!masks || (masks.dtype == DType::kI32 && masks.numel() == rows * mask_words(vocab))),
          "adjust_logits: shapes");
   pool_.parallel_for(static_cast<size_t>(rows), [&](size_t row, size_t) {
     const SamplingRule& rule = rules.as<const SamplingRule>()[row];
@@ -53,14 +54,16 @@ void CpuOps::adjust_logits(const Tensor& logits, const Tensor& draws, const Tens
       adjusted[id] = penalized(value, counts != nullptr ? counts[id] : 0, rule);
     };
     for (int64_t id = 0; id < vocab; ++id) adjust(id, logit[id]);
-    const int32_t edits = rule.biases + rule.banned;
-    if (edits == 0) return;
-    expect(adjustments.edits && edits <= adjustments.edits.dim(1), "adjust_logits: edits");
-    const auto* edit = adjustments.edits.as<const LogitEdit>() + slot * adjustments.edits.dim(1);
+    const int32_t edits = rule.biases + (place < rule.min_tokens ? rule.banned : 0);
+    expect(edits == 0 || (adjustments.edits && edits <= adjustments.edits.dim(1)), "adjust_logits: edits");
+    const auto* edit = edits > 0 ? adjustments.edits.as<const LogitEdit>() + slot * adjustments.edits.dim(1) : nullptr;
     for (int32_t i = 0; i < rule.biases; ++i) adjust(edit[i].token, logit[edit[i].token] + edit[i].bias);
-    if (place >= rule.min_tokens) return;
     for (int32_t i = rule.biases; i < edits; ++i)  // an end of a text may be no token of the model
       if (edit[i].token < vocab) adjusted[edit[i].token] = -std::numeric_limits<float>::infinity();
+    if (rule.constrained == 0) return;
+    expect(static_cast<bool>(masks), "adjust_logits: a rule is constrained, and there is no mask");
+    const auto* mask = masks.as<const uint32_t>() + static_cast<int64_t>(row) * mask_words(vocab);
+    for (int64_t id = 0; id < vocab; ++id) adjusted[id] = masked_logit(adjusted[id], allows(mask, id));
   });
 }
 

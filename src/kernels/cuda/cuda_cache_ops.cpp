@@ -188,7 +188,7 @@ void CudaOps::count_tokens(const Tensor& ids, const Tensor& keepers, const Batch
 }
 
 void CudaOps::adjust_logits(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& slots,
-                            const Adjustments& adjustments, const Tensor& out) {
+                            const Adjustments& adjustments, const Tensor& masks, const Tensor& out) {
   const int64_t rows = logits.dim(0), vocab = logits.dim(1);
   const auto& [counts, edits] = adjustments;
   expect(logits.rank == 2 && logits.dtype == DType::kF32 && out.dtype == DType::kF32 && out.dims == logits.dims &&
@@ -196,7 +196,8 @@ void CudaOps::adjust_logits(const Tensor& logits, const Tensor& draws, const Ten
              rules.numel() == kRuleWords * rows && slots.dtype == DType::kI32 && slots.numel() == rows,
          "adjust_logits: shapes");
   expect((!counts || (counts.rank == 2 && counts.dim(1) == vocab)) &&
-             (!edits || (edits.rank == 3 && edits.dim(2) == kEditWords)),
+             (!edits || (edits.rank == 3 && edits.dim(2) == kEditWords)) &&
+             (!masks || (masks.dtype == DType::kI32 && masks.numel() == rows * mask_words(vocab))),
          "adjust_logits: adjustments");
   launch_adjust_logits(stream_, {.logits = logits.as<const float>(),
                                  .draws = draws.as<const int32_t>(),
@@ -204,6 +205,7 @@ void CudaOps::adjust_logits(const Tensor& logits, const Tensor& draws, const Ten
                                  .slots = slots.as<const int32_t>(),
                                  .counts = counts.as<const int32_t>(),
                                  .edits = edits.as<const LogitEdit>(),
+                                 .masks = masks.as<const uint32_t>(),
                                  .out = out.as<float>(),
                                  .rows = rows,
                                  .vocab = vocab,

@@ -94,7 +94,7 @@ class CudaOps final : public Ops {
                         const Tensor& is_greedy) override;
   void count_tokens(const Tensor& ids, const Tensor& keepers, const Batch& batch, const Tensor& counts) override;
   void adjust_logits(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& slots,
-                     const Adjustments& adjustments, const Tensor& out) override;
+                     const Adjustments& adjustments, const Tensor& masks, const Tensor& out) override;
   void sample(const Tensor& logits, const Tensor& adjusted, const Tensor& draws, const Tensor& rules, const Tensor& ids,
               const Tensor& log_probs) override;
 

@@ -18,6 +18,8 @@ size_t begun_tag(std::string_view text, std::string_view tag) {
 
 }  // namespace
 
+bool template_knows_thoughts(std::string_view source) { return source.find(kEndThought) != std::string_view::npos; }
+
 bool ends_in_thought(std::string_view prompt) {
   const size_t last = prompt.find_last_not_of(kBlanks);
   return last != std::string_view::npos && prompt.substr(0, last + 1).ends_with(kBeginThought);

@@ -13,6 +13,9 @@ namespace lfm2 {
 // thought.
 bool ends_in_thought(std::string_view prompt);
 
+// Whether the source of a chat template names the tag that ends a thought: then an answer may begin with one.
+bool template_knows_thoughts(std::string_view source);
+
 // A thought begins at the beginning of the text, after blanks at most, and ends with the first tag that ends it;
 // without one it is the whole text. All other tags are text. Where the text begins in the thought, a tag that begins it
 // once more is left out. Tags may be text, cut in any way, or special tokens.

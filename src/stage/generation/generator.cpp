@@ -172,6 +172,12 @@ StepSamples Generator::samples_of(const StepArrays& arrays) const {
   return samples;
 }
 
+// Last stage: every token before these draws has come back, because constrained sequences do not run ahead.
+void Generator::add_masks(StepArrays& arrays) {
+  arrays.mask_columns = mask_words(links_.stage().config().vocab);
+  last_->completions.write_masks(samples_of(arrays).drawn, arrays.mask_columns, arrays.masks);
+}
+
 // Runs a step with entries, whose arrays are in `arrays`.
 void Generator::run_step(const ScheduledStep& scheduled, StepArrays& arrays) {
   const int64_t step = counts_.steps;
@@ -195,13 +201,14 @@ void Generator::run_step(const ScheduledStep& scheduled, StepArrays& arrays) {
 
 void Generator::run(RequestSource* requests, const std::vector<CompletionConsumer*>& consumers,
                     const std::function<void(int64_t)>& on_progress, const std::function<bool()>& stop,
-                    const TokenText& token_text) {
+                    const TokenText& token_text, grammar::ConstraintCache* constraints) {
   run_.begin(stop);
   generation_times_ = {};
   counts_ = {};
   finished_ = false;
   table_.emplace(plan_.limits.caches, plan_.tail_length(links_.stage().config()));
-  if (links_.last()) last_.emplace(Last{OpenCompletions(consumers, token_text, plan_.live), {}, on_progress});
+  if (links_.last())
+    last_.emplace(Last{OpenCompletions(consumers, token_text, plan_.live, constraints), {}, on_progress});
   if (links_.first())
     first_.emplace(First{*requests, Scheduler(*requests, plan_.limits),
                          std::vector<double>(static_cast<size_t>(plan_.limits.caches.slots), 0), steady_seconds()});
@@ -211,6 +218,7 @@ void Generator::run(RequestSource* requests, const std::vector<CompletionConsume
     if (scheduled.step.end) break;
     if (last_) last_->completions.apply(scheduled.step);
     table_->apply(scheduled.step, plan_.table_width(), arrays);
+    if (last_ && arrays.constrained) add_masks(arrays);
     if (!scheduled.step.entries.empty()) run_step(scheduled, arrays);
     share_times();
   }

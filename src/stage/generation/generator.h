@@ -40,13 +40,14 @@ class Generator {
   Generator& operator=(const Generator&) = delete;
 
   // Generates until every request has ended. The first stage reads requests from `requests`, which is null on the other
-  // stages. The last stage uses `consumers`, `on_progress` and, if requests have stop texts, `token_text`.
+  // stages. The last stage uses `consumers`, `on_progress`, `token_text` if requests have stop texts, and `constraints`
+  // if they are constrained.
   // `on_progress` measures progress towards the sum of all limits. After each step it gets the number of tokens drawn
   // plus, for each sequence that ended early, the rest of its limit. Once `stop` returns true on any stage, no further
   // step begins, and unfinished sequences are dropped.
   void run(RequestSource* requests, const std::vector<CompletionConsumer*>& consumers,
            const std::function<void(int64_t tokens)>& on_progress, const std::function<bool()>& stop = {},
-           const TokenText& token_text = {});
+           const TokenText& token_text = {}, grammar::ConstraintCache* constraints = nullptr);
   // First stage: whether the last run ended without a stop. True on the other stages.
   bool finished() const { return finished_; }
 
@@ -89,6 +90,7 @@ class Generator {
   void wait_for_tokens();
   void idle();
   void share_times();
+  void add_masks(StepArrays& arrays);
   void run_step(const ScheduledStep& scheduled, StepArrays& arrays);
   void wait_for_free_buffer(int buffer, int64_t previous);
   bool is_unread(int buffer) const;

@@ -54,10 +54,28 @@ void OpenCompletions::apply(const Step& step) {
     open.completion.prompt_tokens = one.prompt;
     open.completion.tag = request.tag;
     if (!live_) open.completion.prompt_ids = std::exchange(open.request.prompt, {});
+    if (!request.constraint.empty()) {
+      expect(constraints_ != nullptr, "OpenCompletions: a constraint without a vocabulary");
+      open.matcher.emplace(constraints_->begin(request.constraint, request.eos_tokens));
+    }
     if (request.stop.empty()) continue;
     expect(token_text_ != nullptr, "OpenCompletions: stop texts without the texts of tokens");
     open.stop.emplace(request.stop);
   }
+}
+
+void OpenCompletions::write_masks(const std::vector<int32_t>& drawn, int64_t columns, std::vector<int32_t>& masks) {
+  masks.assign(drawn.size() * static_cast<size_t>(columns), 0);
+  constraints_->parallel_for(drawn.size(), [&](size_t row) {
+    const auto found = open_.find(drawn[row]);
+    if (found == open_.end() || !found->second.matcher) return;
+    uint32_t* words = reinterpret_cast<uint32_t*>(masks.data()) + row * static_cast<size_t>(columns);
+    try {
+      found->second.matcher->mask({words, static_cast<size_t>(columns)});
+    } catch (const grammar::OutOfFuel& error) {
+      found->second.limit = error.what();
+    }
+  });
 }
 
 // Whether the completion ends with its newest token. This is tested before the sequence continues, so no token follows
@@ -70,7 +88,10 @@ bool OpenCompletions::stops(Open& open, int32_t token) const {
     if (completion.text_bytes) return true;
   }
   const std::vector<int32_t>& ends = open.request.eos_tokens;
-  return std::find(ends.begin(), ends.end(), token) != ends.end();
+  if (std::find(ends.begin(), ends.end(), token) != ends.end()) return true;
+  if (!open.matcher) return false;
+  expect(open.matcher->take(token), "OpenCompletions: a token was drawn that its mask excludes");
+  return open.matcher->must_end();
 }
 
 OpenCompletions::Open& OpenCompletions::find(int32_t sample) {
@@ -135,6 +156,7 @@ std::vector<DrawnToken> OpenCompletions::on_results(const StepSamples& samples, 
     if (std::isnan(log_prob) && !open.request.prefill_only)  // of such logits `sample` draws no token
       completion.error = fmt::format("token {} of the answer: its logits are not finite (NaN or infinity)",
                                      completion.token_ids.size() + 1);
+    if (!open.limit.empty()) completion.error = drawn.error = open.limit;
     if (completion.error.empty()) {
       drawn.log_prob = log_prob;
       append_top(results.drawn, row, 1, std::min<int64_t>(open.request.num_top_logprobs, columns), drawn.top_ids,

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "grammar/constraint_cache.h"
 #include "stage/generation/step_runner.h"
 #include "stage/pipeline/completion.h"
 #include "stage/pipeline/hidden_rows.h"
@@ -32,13 +33,16 @@ struct StepSamples {
 class OpenCompletions {
  public:
   // Each of the `consumers` gets every completion when it ends. They must outlive this. `token_text` is needed if a
-  // request has stop texts. `live`: see GenerationPlan.
-  explicit OpenCompletions(std::vector<CompletionConsumer*> consumers, TokenText token_text = {}, bool live = false)
-      : consumers_(std::move(consumers)), token_text_(std::move(token_text)), live_(live) {}
+  // request has stop texts, `constraints` if one is constrained. `live`: see GenerationPlan.
+  explicit OpenCompletions(std::vector<CompletionConsumer*> consumers, TokenText token_text = {}, bool live = false,
+                           grammar::ConstraintCache* constraints = nullptr)
+      : consumers_(std::move(consumers)), token_text_(std::move(token_text)), live_(live), constraints_(constraints) {}
 
   // Opens the completions of samples that the step admits, and removes those of samples that it drops. Called for every
   // step, in order.
   void apply(const Step& step);
+  // Writes the masks [drawn, columns] of the next draws of these samples; those of free samples are zero.
+  void write_masks(const std::vector<int32_t>& drawn, int64_t columns, std::vector<int32_t>& masks);
   // Adds the results of a step to the completions, and passes on those that end. Returns the message to the first
   // stage. It includes a token of a sample that has already ended; such a token has no other effect.
   std::vector<DrawnToken> on_results(const StepSamples& samples, const StepResults& results);
@@ -52,6 +56,8 @@ class OpenCompletions {
     Request request;
     Completion completion;
     std::optional<StopText> stop;
+    std::optional<grammar::Matcher> matcher;  // of the constraint
+    std::string limit;                        // why no more masks can be made; empty: they can
     // The requested hidden state, and the rows that it is made from.
     std::vector<float> hidden;
     std::optional<HiddenRows> rows;
@@ -67,6 +73,7 @@ class OpenCompletions {
   std::vector<CompletionConsumer*> consumers_;
   TokenText token_text_;
   bool live_;
+  grammar::ConstraintCache* constraints_;
   std::map<int32_t, Open> open_;  // by sample
   // Ended choices that wait for the other choices of their completion; by the completion's sample.
   std::map<int64_t, std::vector<Completion>> waiting_;

@@ -24,7 +24,7 @@ int64_t tail_rows(const GenerationPlan& plan, const ModelConfig& config, LayerRa
 }
 
 // The arrays of the largest step.
-size_t max_array_bytes(const GenerationPlan& plan) {
+size_t max_array_bytes(const GenerationPlan& plan, int64_t mask_columns) {
   const int64_t tokens = plan.max_tokens(), sequences = plan.limits.max_sequences;
   BatchSizes largest;
   largest.positions = largest.sequence_of = tokens;
@@ -33,10 +33,16 @@ size_t max_array_bytes(const GenerationPlan& plan) {
   largest.states = largest.keepers = largest.draws = 2 * sequences;
   largest.last_rows = largest.draw_slots = sequences;
   largest.draw_rules = sequences * kRuleWords;
+  largest.masks = sequences * mask_columns;
   largest.scored_rows = largest.targets = plan.max_scored();
   largest.hidden_rows = plan.max_hidden();
   largest.page_table = sequences * plan.table_width();
   return largest.bytes(tokens);
+}
+
+// Of the mask of a draw; 0 where none has any.
+int64_t mask_columns(const GenerationPlan& plan, const Stage& stage) {
+  return plan.constrained && stage.last() ? mask_words(stage.config().vocab) : 0;
 }
 
 }  // namespace
@@ -69,7 +75,7 @@ StepRunner::StepRunner(const StageLinks& links, const GenerationPlan& plan, DTyp
       runner_(links, compute,
               {.tokens = plan.max_tokens(),
                .tail_rows = tail_rows(plan, links.stage().config(), links.stage().layers()),
-               .array_bytes = max_array_bytes(plan)},
+               .array_bytes = max_array_bytes(plan, mask_columns(plan, links.stage()))},
               head_rows()) {
   Backend& backend = links.backend;
   const Stage& stage = links.stage();
@@ -243,7 +249,8 @@ void StepRunner::draw(const Layout& layout, const Tensor& residual, const StepRe
     Tensor adjusted;
     if (layout.adjusts) {
       adjusted = adjusted_.rows(0, count);
-      ops.adjust_logits(logits, own_draws, rules, layout.draw_slots.rows(first, count), adjustments_, adjusted);
+      const Tensor masks = layout.masks ? layout.masks.rows(first, count) : Tensor();
+      ops.adjust_logits(logits, own_draws, rules, layout.draw_slots.rows(first, count), adjustments_, masks, adjusted);
     }
     ops.sample(logits, adjusted, own_draws, rules, own.ids.rows(first, count), own.log_probs.rows(first, count));
     if (own.top_ids) ops.top_log_probs(logits, own.top_ids.rows(first, count), own.top_log_probs.rows(first, count));
@@ -273,9 +280,9 @@ void StepRunner::enqueue(const StepArrays& arrays, int buffer_index, int64_t ste
   layout.batch.max_length = layout.tail.batch.max_length = max_length;
   Recording* recording = nullptr;
   if (layout.decodes() && layout.results.hidden == 0)
-    recording = recording_of(
-        {buffer_index, layout.batch.tokens, max_length, layout.results.top_k, layout.adjusts, layout.counts}, layout,
-        buffer, wait_until_computed);
+    recording = recording_of({buffer_index, layout.batch.tokens, max_length, layout.results.top_k, layout.adjusts,
+                              layout.counts, static_cast<bool>(layout.masks)},
+                             layout, buffer, wait_until_computed);
   links_.backend.compute().submit(
       [this, layout, &buffer, recording] {
         if (recording != nullptr)

@@ -29,11 +29,12 @@ struct GenerationPlan {
   // Needs of rules that adjust logits: whether tokens are counted, and the largest number of edits of a request.
   bool counts = false;
   int64_t edits = 0;
+  bool constrained = false;  // whether draws may have masks
   ScheduleLimits limits;
   double times_interval = 0;  // seconds between reports of the stages' times to the source of requests; 0: never
 
   int64_t max_tokens() const { return limits.max_sequences + limits.prompt_tokens; }  // of the largest step
-  bool adjusts() const { return counts || edits > 0; }
+  bool adjusts() const { return counts || edits > 0 || constrained; }
   // Bytes for the ids of cached prefixes that rules count in one step.
   uint64_t prefix_bytes() const;
   // Tokens of each sequence in a step that continue after the last attention layer (TokenPruning); 0: all.
@@ -116,7 +117,7 @@ class StepRunner {
   // Steps of equal shape enqueue the same work, which is recorded once the shape has occurred several times.
   struct Shape {
     int64_t buffer, tokens, length_bound, top_k;
-    bool adjusts, counts;
+    bool adjusts, counts, constrained;
     auto operator<=>(const Shape&) const = default;
   };
   struct Recorded {

@@ -86,6 +86,7 @@ JobPlan GenerationJob::plan() {
   plan_.longest = prompts_.longest;
   plan_.counts = prompts_.counts;
   plan_.edits = prompts_.edits;
+  plan_.constrained = prompts_.constrained;
   plan_.live = traffic_->kind.live;
   plan_.prompt_log_probs = prompts_.prompt_log_probs;
   plan_.hidden = prompts_.hidden;
@@ -205,7 +206,7 @@ RunEnd GenerationJob::run() {
     progress.add(static_cast<uint64_t>(tokens));
     if (relay_) relay_->pass(output_);
   };
-  generator_->run(requests.get(), consumers, after_step, traffic_->stop_when(), token_text());
+  generator_->run(requests.get(), consumers, after_step, traffic_->stop_when(), token_text(), job_.text.constraints());
   if (relay_) relay_->end(output_);
   hash_.add(job_.kept.results);
   return {.finished = generator_->finished(), .finished_samples = hash_.count()};

@@ -211,7 +211,7 @@ void share_samples(JobFrame& job, Samples all) {
                                                .scores = job.options.results.score,
                                                .embeddings = job.options.results.embeddings,
                                                .timeout_seconds = job.load_timeout()});
-  job.text.share(job.load_timeout());
+  job.text.share(job.config(), job.load_timeout());
   job.options.results.top_k =
       job.world.broadcast_value(job.options.results.top_k, 0, job.load_timeout(), "log-probabilities");
 }

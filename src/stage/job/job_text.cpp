@@ -101,19 +101,22 @@ void JobText::read_generation_config(const std::filesystem::path& folder) {
     if (folder.empty() || !std::filesystem::exists(folder / shard::kGenerationConfigFile)) return;
     file = folder / shard::kGenerationConfigFile;
   }
-  generation_config_text_ = read_text_file(file, kMaxGenerationConfigBytes);
-  generation_config_ = parse_generation_config(generation_config_text_, file.string());
-  if (generation_config_.stop.empty()) return;
+  generation_config_.text = read_text_file(file, kMaxGenerationConfigBytes);
+  generation_config_.sampling = parse_generation_config(generation_config_.text, file.string());
+  if (generation_config_.sampling.stop.empty()) return;
   if (!model_) throw Error(ExitCode::kData, fmt::format("{}: \"stop_strings\": {}", file.string(), missing_));
   stops_ = true;
 }
 
 Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
+  if (model_ && continues_)
+    constraints_ = std::make_unique<grammar::ConstraintCache>(model_->tokenizer(), config.vocab);
   const LineContext context{.vocab = config.vocab,
                             .max_positions = max_sample_tokens(options_, config),
                             .hidden = config.hidden,
                             .text = model_ ? &*model_ : nullptr,
                             .text_error = missing_,
+                            .constraints = constraints_.get(),
                             .strict = options_.strict,
                             .continues = continues_,
                             .scores = options_.results.score,
@@ -128,7 +131,8 @@ Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
   }
   if (options_.command != Command::kPrompt) {
     Samples samples = read_lines(*lines_, context, options_.samples, threads);
-    for (const SampleRules& rules : samples.rules.distinct()) stops_ |= !rules.sampling.stop.empty();
+    for (const SampleRules& rules : samples.rules.distinct())
+      stops_ |= !rules.sampling.stop.empty() || !rules.constraint.empty();
     return samples;
   }
   RequestLine line = parse_text_line(options_.prompt, context, "--prompt");
@@ -139,7 +143,7 @@ Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
   return samples;
 }
 
-void JobText::share(double timeout_seconds) {
+void JobText::share(const ModelConfig& config, double timeout_seconds) {
   if (!continues_) return;
   const int stages = world_.size() / options_.replicas;
   for (int last = stages - 1; last < world_.size(); last += stages) {
@@ -147,13 +151,15 @@ void JobText::share(double timeout_seconds) {
     const bool needed = stops_ || (last == writer_ && options_.output.extension() == ".jsonl");
     const bool gives = world_.rank() == 0 && model_ && needed;
     const std::string json = world_.pass(gives ? model_->tokenizer_json() : "", 0, last, timeout_seconds, "tokenizer");
-    if (world_.rank() == last && !json.empty()) tokenizer_ = Tokenizer::parse(json, "tokenizer.json");
+    if (world_.rank() != last || json.empty()) continue;
+    tokenizer_ = Tokenizer::parse(json, "tokenizer.json");
+    constraints_ = std::make_unique<grammar::ConstraintCache>(*tokenizer_, config.vocab);
   }
   if (options_.replicas == 1) return;
   const std::string file(shard::kGenerationConfigFile);
-  generation_config_text_ = world_.broadcast(generation_config_text_, 0, timeout_seconds, file.c_str());
-  if (world_.rank() != 0 && !generation_config_text_.empty())
-    generation_config_ = parse_generation_config(generation_config_text_, file);
+  generation_config_.text = world_.broadcast(generation_config_.text, 0, timeout_seconds, file.c_str());
+  if (world_.rank() != 0 && !generation_config_.text.empty())
+    generation_config_.sampling = parse_generation_config(generation_config_.text, file);
 }
 
 const Tokenizer* JobText::tokenizer() const {

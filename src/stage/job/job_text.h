@@ -8,6 +8,7 @@
 #include <string>
 
 #include "comm/mpi_world.h"
+#include "grammar/constraint_cache.h"
 #include "openai/generation_config.h"
 #include "stage/io/input_file.h"
 #include "stage/io/lines/line_reader.h"
@@ -47,13 +48,15 @@ class JobText {
   Samples read(const ModelConfig& config, ThreadPool& threads);
   // Collective, after open() and read(): sends the tokenizer to the last rank of each pipeline if that rank writes
   // texts or searches for stop texts, and generation_config.json to all ranks of replicas.
-  void share(double timeout_seconds);
+  void share(const ModelConfig& config, double timeout_seconds);
 
   const Tokenizer* tokenizer() const;  // null if this rank has none
+  // For the reader of requests and for draws; null if this rank has no tokenizer.
+  grammar::ConstraintCache* constraints() const { return constraints_.get(); }
   // Rank 0, after open(): null if there is no tokenizer. A conversation has one once read() has succeeded.
   const TextModel* model() const { return model_ ? &*model_ : nullptr; }
   const std::string& missing() const { return missing_; }  // why model() is null
-  const SamplingOverrides& generation_config() const { return generation_config_; }
+  const SamplingOverrides& generation_config() const { return generation_config_.sampling; }
   std::string checksum() const { return model_ ? model_->checksum() : ""; }  // of tokenizer and templates
 
  private:
@@ -68,10 +71,13 @@ class JobText {
   std::unique_ptr<LineReader> lines_;
   std::optional<TextModel> model_;      // rank 0
   std::optional<Tokenizer> tokenizer_;  // see share(); not rank 0
-  bool stops_ = false;                  // rank 0: whether completions may end at stop texts
-  std::string missing_;                 // why there is no model
-  std::string generation_config_text_;
-  SamplingOverrides generation_config_;
+  std::unique_ptr<grammar::ConstraintCache> constraints_;
+  bool stops_ = false;   // rank 0: whether completions may end at stop texts or are constrained
+  std::string missing_;  // why there is no model
+  struct {
+    std::string text;
+    SamplingOverrides sampling;
+  } generation_config_;
 };
 
 }  // namespace lfm2

@@ -131,6 +131,7 @@ std::unique_ptr<RequestSource> ChatTraffic::open(int64_t positions) {
 
 void note_rule(PromptSizes& sizes, const Request& request) {
   if (request.rule.counts()) sizes.counts = true;
+  if (!request.constraint.empty()) sizes.constrained = true;
   if (request.prompt_log_probs) sizes.prompt_log_probs = true;
   sizes.edits = std::max(sizes.edits, static_cast<int64_t>(edits_of(request).size()));
 }

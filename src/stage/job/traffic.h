@@ -16,20 +16,21 @@ namespace lfm2 {
 
 // Sizes of the prompts of a pipeline.
 struct PromptSizes {
-  int64_t tokens = 0;      // tokens of all prompts
-  int64_t sequences = 0;   // counts each choice of a prompt
-  int64_t new_tokens = 0;  // the sum of the limits of all requests
-  int64_t longest = 0;     // cached positions of the longest sequence
-  int64_t page_size = 0;   // positions of a page: --page-size, but at most those of the longest sequence
-  bool counts = false;     // whether any rule counts tokens
-  int64_t edits = 0;       // the largest number of edits of a request
-  int64_t pages = 0;       // pages of the longest sequences, one sequence for each slot
+  int64_t tokens = 0;        // tokens of all prompts
+  int64_t sequences = 0;     // counts each choice of a prompt
+  int64_t new_tokens = 0;    // the sum of the limits of all requests
+  int64_t longest = 0;       // cached positions of the longest sequence
+  int64_t page_size = 0;     // positions of a page: --page-size, but at most those of the longest sequence
+  bool counts = false;       // whether any rule counts tokens
+  int64_t edits = 0;         // the largest number of edits of a request
+  bool constrained = false;  // whether any request is
+  int64_t pages = 0;         // pages of the longest sequences, one sequence for each slot
   // Whether any request asks for log-probabilities of its prompt, or for a hidden state.
   bool prompt_log_probs = false, hidden = false;
 };
 void for_each_field(MaybeConst<PromptSizes> auto& sizes, const auto& each) {  // see base/words.h
   each(sizes.tokens, sizes.sequences, sizes.new_tokens, sizes.longest, sizes.page_size, sizes.counts, sizes.edits,
-       sizes.pages, sizes.prompt_log_probs, sizes.hidden);
+       sizes.constrained, sizes.pages, sizes.prompt_log_probs, sizes.hidden);
 }
 // Adds the needs of a request's rule.
 void note_rule(PromptSizes& sizes, const Request& request);

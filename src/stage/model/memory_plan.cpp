@@ -93,7 +93,7 @@ class CountingOps : public Ops {
   void top_log_probs(const Tensor&, const Tensor&, const Tensor&) override {}
   void target_log_probs(const Tensor&, const Tensor&, const Tensor&, const Tensor&) override {}
   void count_tokens(const Tensor&, const Tensor&, const Batch&, const Tensor&) override {}
-  void adjust_logits(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Adjustments&,
+  void adjust_logits(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Adjustments&, const Tensor&,
                      const Tensor&) override {}
   void sample(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) override {}
 

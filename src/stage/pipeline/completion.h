@@ -17,7 +17,7 @@ namespace lfm2 {
 enum class FinishReason : uint8_t {
   kStop,    // the last of token_ids is an end-of-text token or completes a stop text
   kLength,  // reached the requested number of tokens, or the model's last position
-  kError    // the model's results are not finite, so there is no next token or no result for the prompt
+  kError    // no next token or no result for the prompt: results are not finite, or a constraint reached a limit
 };
 constexpr std::string_view name(FinishReason reason) {
   switch (reason) {
@@ -51,6 +51,7 @@ struct DrawnToken {
   float log_prob = 0;
   // Why the sequence ends with this token; empty: it continues. With kError the token is not part of the text.
   std::optional<FinishReason> ends = {};
+  std::string error = {};             // with kError: the reason, unless it is kNotFiniteError
   std::vector<int32_t> top_ids = {};  // [`Request::num_top_logprobs`]
   std::vector<float> top_log_probs = {};
   // With the first token, if the request asks for them: see Request::prompt_log_probs and Request::hidden.
@@ -59,7 +60,7 @@ struct DrawnToken {
 };
 
 void for_each_field(MaybeConst<DrawnToken> auto& one, const auto& each) {
-  each(one.token, one.log_prob, one.ends, one.top_ids, one.top_log_probs, one.prompt, one.hidden);
+  each(one.token, one.log_prob, one.ends, one.error, one.top_ids, one.top_log_probs, one.prompt, one.hidden);
 }
 
 struct Completion {

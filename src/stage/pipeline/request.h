@@ -32,6 +32,7 @@ struct Request {
   std::vector<int32_t> eos_tokens = {};    // each of these tokens ends the completion
   std::vector<std::string> stop = {};      // stop texts; none is empty
   std::vector<LogitEdit> logit_bias = {};  // at most one for each token
+  std::string constraint = {};             // empty, or as grammar::compile_constraint() reads it.
   // Results for the prompt that return with the first token: the log-probability of each prompt token but the first,
   // and a hidden state, of the last position (kLast) or the mean of all (kMean).
   bool prompt_log_probs = false;
@@ -54,7 +55,8 @@ void for_each_field(MaybeConst<LogitEdit> auto& edit, const auto& each) { each(e
 void for_each_field(MaybeConst<Request> auto& request, const auto& each) {
   each(request.sample, request.choices, request.choice, request.first, request.rng_stream, request.tag,
        request.num_top_logprobs, request.prompt, request.max_new, request.rule, request.eos_tokens, request.stop,
-       request.logit_bias, request.prompt_log_probs, request.hidden, request.echo, request.prefill_only);
+       request.logit_bias, request.constraint, request.prompt_log_probs, request.hidden, request.echo,
+       request.prefill_only);
 }
 
 // The edits of a request's logits: its biases, then the bans of end-of-text tokens before min_tokens.
@@ -70,6 +72,7 @@ inline SamplingRule rule_of(const Request& request) {
   SamplingRule rule = request.rule;
   rule.biases = static_cast<int32_t>(request.logit_bias.size());
   rule.banned = rule.min_tokens > 0 ? static_cast<int32_t>(request.eos_tokens.size()) : 0;
+  rule.constrained = request.constraint.empty() ? 0 : 1;
   return rule;
 }
 
@@ -81,6 +84,7 @@ inline void make_prefill_only(Request& request) {
   request.eos_tokens = {};
   request.stop = {};
   request.logit_bias = {};
+  request.constraint = {};
 }
 
 }  // namespace lfm2

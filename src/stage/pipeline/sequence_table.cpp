@@ -87,7 +87,7 @@ void StepArrays::clear() {
   edits.clear();
   scored_of.clear();
   hidden_of.clear();
-  top = adjusts = false;
+  top = adjusts = constrained = false;
 }
 
 // If the entry feeds prompt tokens, adds the rows whose results the request asks for.
@@ -171,6 +171,7 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     arrays.draw_rules.push_back(sequence.request.rule);
     arrays.top |= sequence.request.num_top_logprobs > 0;
     arrays.adjusts |= sequence.request.rule.adjusts(static_cast<int32_t>(sequence.drawn()));
+    arrays.constrained |= sequence.request.rule.constrained != 0;
   }
   expect(counted == step.counted.end(), "SequenceTable: a step with more counted tokens than its entries have");
   if (!arrays.counted.empty()) arrays.counted.resize(static_cast<size_t>(arrays.tokens), 0);

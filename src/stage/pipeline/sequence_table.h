@@ -42,8 +42,9 @@ struct StepArrays : BatchArrays {
   } prefixes;
   // The sequences of scored_rows and hidden_rows, each with its number of rows.
   std::vector<StepEntry> scored_of, hidden_of;
-  bool top = false;      // whether any sequence with rows here asks for top logprobs
-  bool adjusts = false;  // whether any token is drawn from adjusted logits
+  bool top = false;          // whether any sequence with rows here asks for top logprobs
+  bool adjusts = false;      // whether any token is drawn from adjusted logits
+  bool constrained = false;  // whether a token is drawn under a mask
   void clear();
 };
 

@@ -160,8 +160,10 @@ TEST_F(OutputFileTest, ImpossiblePlacesAndForms) {
   EXPECT_EQ(code_of([&] { check_output_place(folder_ / "no/such/o.bin"); }), ExitCode::kCantCreate);
   EXPECT_EQ(code_of([&] { check_output_place(folder_.path()); }), ExitCode::kCantCreate);
   EXPECT_EQ(code_of([&] { check_output_place(folder_ / "fine.bin"); }), ExitCode::kOk);
-  EXPECT_EQ(code_of([&] { check_output_place(folder_ / (std::string(239, 'b') + ".bin")); }), ExitCode::kOk);
-  EXPECT_EQ(code_of([&] { check_output_place(folder_ / (std::string(240, 'b') + ".bin")); }), ExitCode::kCantCreate);
+  EXPECT_EQ(code_of([&] { check_output_place(folder_ / fmt::format("{}.bin", std::string(239, 'b'))); }),
+            ExitCode::kOk);
+  EXPECT_EQ(code_of([&] { check_output_place(folder_ / fmt::format("{}.bin", std::string(240, 'b'))); }),
+            ExitCode::kCantCreate);
   EXPECT_TRUE(folder_is_empty());
   EXPECT_EQ(code_of([] { check_output_form("o.txt", {}); }), ExitCode::kUsage);
   EXPECT_EQ(code_of([] { check_output_form("o.bin", {.positions = Positions::kAll}); }), ExitCode::kUsage);
@@ -172,7 +174,7 @@ TEST_F(OutputFileTest, ImpossiblePlacesAndForms) {
 
 // NAME.partial could be made, its journal cannot.
 TEST_F(OutputFileTest, NothingIsLeftOfAStartThatFails) {
-  EXPECT_THROW(create_output(folder_ / (std::string(240, 'b') + ".bin"), job({})), Error);
+  EXPECT_THROW(create_output(folder_ / fmt::format("{}.bin", std::string(240, 'b')), job({})), Error);
   EXPECT_TRUE(folder_is_empty());
 }
 

@@ -137,7 +137,7 @@ TEST_F(AdjustLogitsTest, DrawsAsOftenAsTheDefinitionsSay) {
   for (size_t i = 0; i < draws.size(); ++i) draws.set(i, i % 2 == 0 ? static_cast<double>(i / 2) : 3);
   slots.fill(0);
   const HostTensor rules = rules_of(rule, kDraws);
-  ops.adjust_logits(logits, draws, rules, slots, {counts, edit_words}, adjusted);
+  ops.adjust_logits(logits, draws, rules, slots, {counts, edit_words}, {}, adjusted);
   ops.sample(logits, adjusted, draws, rules, ids, log_probs);
 
   // The distribution: sorted by the adjusted logits, cut by top-k, by top-p and by min-p.

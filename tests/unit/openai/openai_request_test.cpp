@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "grammar/constraint_cache.h"
 #include "support/golden.h"
 #include "text/text_model.h"
 
@@ -33,7 +34,9 @@ class OpenAiRequestTest : public testing::Test {
   }
 
   const TextModel text_ = TextModel::open(test::golden_dir() / "text");
-  const LineContext context_{.vocab = 1280, .max_positions = 128, .text = &text_, .continues = true};
+  mutable grammar::ConstraintCache constraints_{text_.tokenizer(), 1280};
+  const LineContext context_{
+      .vocab = 1280, .max_positions = 128, .text = &text_, .constraints = &constraints_, .continues = true};
 };
 
 TEST_F(OpenAiRequestTest, PromptsAndChoices) {
@@ -68,8 +71,8 @@ TEST_F(OpenAiRequestTest, Refusals) {
         {R"({"prompt": 5})", "\"prompt\" is 5"},
         {R"({"prompt": "a", "temperature": -1})", "\"temperature\" is -1"},
         {R"({"prompt": "a", "best_of": 2})", "\"best_of\" is 2"},
-        {R"({"prompt": "a", "guided_json": {"a": 1}})", "\"guided_json\""},
-        {R"({"prompt": "a", "response_format": {"type": "json_object"}})", "\"response_format\""},
+        {R"({"prompt": "a", "guided_json": {"type": 1}})", "\"guided_json\": #: type"},
+        {R"({"prompt": "a", "response_format": {"type": "xml"}})", "\"response_format\""},
         {R"({"prompt": "a", "skip_special_tokens": false})", "\"skip_special_tokens\" is false"},
         {R"({"prompt": "a", "include_stop_str_in_output": true})", "\"include_stop_str_in_output\" is true"},
         {R"({"prompt": "a", "truncate_prompt_tokens": 5})", "\"truncate_prompt_tokens\" is 5"},

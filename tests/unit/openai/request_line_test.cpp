@@ -193,14 +193,19 @@ TEST_F(RequestLineTest, NeutralValues) {
     EXPECT_EQ(of_body(R"({"prompt": "a", )" + std::string(field) + "}").error, "");
     EXPECT_EQ(refusal(R"({"prompt": "a", )" + std::string(field) + "}"), "accepted") << field;
   }
-  for (const char* field : {R"("best_of": 3)", R"("stream": true)", R"("suffix": "x")", R"("tool_choice": "required")",
-                            R"("response_format": {"type": "json_object"})", R"("response_format": {"type": 5})",
-                            R"("response_format": {})", R"("response_format": "text")", R"("grammar": "root ::= x")",
-                            R"("json_schema": {})", R"("regex": "[0-9]+")", R"("documents": [{"text": "x"}])",
-                            R"("no_repeat_ngram_size": 2)", R"("truncate_prompt_tokens": 2)"}) {
+  for (const char* field :
+       {R"("best_of": 3)", R"("stream": true)", R"("suffix": "x")", R"("tool_choice": "required")",
+        R"("grammar": "root ::= x")", R"("json_schema": {})", R"("regex": "[0-9]+")", R"("documents": [{"text": "x"}])",
+        R"("no_repeat_ngram_size": 2)", R"("truncate_prompt_tokens": 2)"}) {
     const std::string error = of_body(R"({"prompt": "a", )" + std::string(field) + "}").error;
     EXPECT_NE(error.find("which is not supported"), std::string::npos) << field << ": " << error;
   }
+  for (const char* format : {R"({"type": 5})", "{}", R"("text")"}) {
+    const std::string error = of_body(R"({"prompt": "a", "response_format": )" + std::string(format) + "}").error;
+    EXPECT_NE(error.find("\"response_format\" is"), std::string::npos) << format << ": " << error;
+  }
+  EXPECT_EQ(of_body(R"({"prompt": "a", "response_format": {"type": "json_object"}})").rules.constraint,
+            R"({"json_schema":{"type":"object"}})");
   // Of a line that is scored none is accepted.
   context_.continues = false;
   EXPECT_EQ(refusal(R"({"text": "a", "model": "any"})"), R"(unknown key "model", expected one of id, text)");
@@ -307,8 +312,7 @@ TEST_F(RequestLineTest, MessagesWithCallsAndThoughts) {
        {std::pair{R"("reasoning_format": "deepseek-legacy")",
                   R"("reasoning_format" is "deepseek-legacy", expected "none", "auto" or "deepseek")"},
         {R"("separate_reasoning": 1)", R"("separate_reasoning" is 1, expected true or false)"},
-        {R"("tool_choice": "required")",
-         R"("tool_choice" is "required", which is not supported: expected auto or none, or no such field)"}})
+        {R"("tool_choice": "required")", R"("tool_choice" is "required", expected "auto" or "none" without "tools")"}})
     EXPECT_EQ(without_place(of_body(body(std::string(", ") + field), "/v1/chat/completions").error), reason);
 }
 

@@ -1,4 +1,4 @@
-// adjust_logits: biases, penalties and banned tokens, as kernels/sampling.h defines them.
+// adjust_logits: biases, penalties, banned tokens and masks, as kernels/sampling.h defines them.
 #include <cmath>
 
 #include "kernels/cuda/common/dependent_launch.cuh"
@@ -12,8 +12,8 @@ constexpr int kThreads = 256;
 constexpr int64_t kSpan = 8192;  // entries of a row in one block
 
 // - operands: logits, out [rows, vocab] fp32; draws [rows, 2], slots [rows] int32; rules [rows]; counts [slots, vocab]
-//   int32; edits [slots, max_edits].
-// - block: kSpan entries of one row, and those edits of the row whose tokens are among them.
+//   int32; edits [slots, max_edits]; masks [rows, mask_words(vocab)].
+// - block: kSpan entries of one row, and those edits of the row whose tokens are among them; then the mask of all.
 // - thread: entries, then edits, kThreads apart; the edits of a row have different tokens within biases and bans.
 // - alignment: any.
 __global__ void __launch_bounds__(kThreads) adjust_logits_kernel(AdjustLogitsArgs args) {
@@ -37,10 +37,14 @@ __global__ void __launch_bounds__(kThreads) adjust_logits_kernel(AdjustLogitsArg
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < rule.biases; i += kThreads)
     if (is_here(edits[i].token)) adjust(edits[i].token, logits[edits[i].token] + edits[i].bias);
-  if (place >= rule.min_tokens) return;
+  const int banned = place < rule.min_tokens ? rule.banned : 0;
   __syncthreads();
-  for (int i = rule.biases + static_cast<int>(threadIdx.x); i < rule.biases + rule.banned; i += kThreads)
+  for (int i = rule.biases + static_cast<int>(threadIdx.x); i < rule.biases + banned; i += kThreads)
     if (is_here(edits[i].token)) out[edits[i].token] = -INFINITY;
+  if (rule.constrained == 0) return;
+  __syncthreads();
+  const uint32_t* mask = args.masks + row * mask_words(args.vocab);
+  for (int64_t id = first + threadIdx.x; id < end; id += kThreads) out[id] = masked_logit(out[id], allows(mask, id));
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ struct AdjustLogitsArgs {
   const int32_t* slots;       // [rows]
   const int32_t* counts;      // [slots, vocab]; null: no rule counts
   const LogitEdit* edits;     // [slots, max_edits]; null: no rule has any
+  const uint32_t* masks;      // [rows, mask_words(vocab)]; null: no rule is constrained
   float* out;                 // [rows, vocab]
   int64_t rows, vocab, max_edits;
 };
