@@ -24,8 +24,4 @@ Grammar schema_grammar(std::string_view schema, const SchemaOptions& options, co
   return grammar;
 }
 
-Grammar any_object_grammar(const SchemaOptions& options, const Limits& limits) {
-  return schema_grammar(R"({"type": "object"})", options, limits);
-}
-
 }  // namespace lfm2::grammar

@@ -18,7 +18,4 @@ struct SchemaOptions {
 // Finished. Refusal, with the place in the schema.
 Grammar schema_grammar(std::string_view schema, const SchemaOptions& options = {}, const Limits& limits = {});
 
-// Any JSON object.
-Grammar any_object_grammar(const SchemaOptions& options = {}, const Limits& limits = {});
-
 }  // namespace lfm2::grammar

@@ -69,11 +69,16 @@ void OpenCompletions::write_masks(const std::vector<int32_t>& drawn, int64_t col
   constraints_->parallel_for(drawn.size(), [&](size_t row) {
     const auto found = open_.find(drawn[row]);
     if (found == open_.end() || !found->second.matcher) return;
-    uint32_t* words = reinterpret_cast<uint32_t*>(masks.data()) + row * static_cast<size_t>(columns);
+    Open& open = found->second;
+    if (!open.limit.empty()) return;
+    const std::span words(reinterpret_cast<uint32_t*>(masks.data()) + row * static_cast<size_t>(columns),
+                          static_cast<size_t>(columns));
     try {
-      found->second.matcher->mask({words, static_cast<size_t>(columns)});
+      open.matcher->mask(words);
+      if (std::all_of(words.begin(), words.end(), [](uint32_t word) { return word == 0; }))
+        open.limit = "no token of the vocabulary continues the constrained text";
     } catch (const grammar::OutOfFuel& error) {
-      found->second.limit = error.what();
+      open.limit = error.what();
     }
   });
 }
@@ -90,8 +95,13 @@ bool OpenCompletions::stops(Open& open, int32_t token) const {
   const std::vector<int32_t>& ends = open.request.eos_tokens;
   if (std::find(ends.begin(), ends.end(), token) != ends.end()) return true;
   if (!open.matcher) return false;
-  expect(open.matcher->take(token), "OpenCompletions: a token was drawn that its mask excludes");
-  return open.matcher->must_end();
+  try {
+    expect(open.matcher->take(token), "OpenCompletions: a token was drawn that its mask excludes");
+    return open.matcher->must_end();
+  } catch (const grammar::OutOfFuel& error) {  // of this text alone: its next token is an error
+    open.limit = error.what();
+    return false;
+  }
 }
 
 OpenCompletions::Open& OpenCompletions::find(int32_t sample) {

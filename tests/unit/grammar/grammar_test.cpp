@@ -116,7 +116,7 @@ TEST(Grammar, RefusesCyclesWithoutProgress) {
     EXPECT_THROW(r.finish('A'), Refusal);
   }
   {
-    Rules r;  // behind what may be empty
+    Rules r;  // after what may be empty
     r.set('E', {{}, {r.text("e")}});
     r.set('A', {{r('E'), r('A'), r.text("a")}, {r.text("x")}});
     EXPECT_THROW(r.finish('A'), Refusal);

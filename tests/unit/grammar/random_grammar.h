@@ -209,7 +209,7 @@ class RandomGrammar {
   std::vector<std::vector<std::set<size_t>>> ends_;  // [rule][from]
 };
 
-// Whether so many bytes of "abc" can lead to the end of the text.
+// Whether this number of bytes of "abc" can lead to the end of the text.
 inline bool can_end(Matcher& matcher, size_t bytes) {
   if (bytes == 0) return matcher.may_end();
   for (const char* byte : {"a", "b", "c"}) {
