@@ -9,6 +9,9 @@ shared memory without asking, a static_assert beside the launch holds that to 48
 import re, struct, subprocess, sys
 
 EM_CUDA = 190
+FAT_BINARY = re.escape(struct.pack("<I", 0xBA55ED50))
+MACHINE_CODE = 2  # the kind of an image of a fat binary; PTX is 1
+COMPRESSED = 1 << 15  # among the flags of an image
 KB = 1024
 WITHOUT_ASKING = 48 * KB
 KERNELS_THAT_ASK = {80: 6, 90: 15}  # the fewest of each architecture
@@ -18,8 +21,23 @@ def strings_at(data, offset):
     return data[offset:data.index(b"\0", offset)].decode()
 
 
+def compressed_images(data):
+    """How many images of machine code in the fat binaries of the library are compressed, as nvcc does with those of more than 10 MB."""
+    count = 0
+    for match in re.finditer(FAT_BINARY, data):
+        header_size, size = struct.unpack_from("<HQ", data, match.start() + 6)
+        at = match.start() + header_size
+        end = at + size
+        while at < end:
+            kind, image_header_size, image_size = struct.unpack_from("<HxxIQ", data, at)
+            flags, = struct.unpack_from("<Q", data, at + 40)
+            count += kind == MACHINE_CODE and bool(flags & COMPRESSED)
+            at += image_header_size + image_size
+    return count
+
+
 def shared_sections(data):
-    """Yields (architecture, mangled name of a kernel, bytes) from all ELF images of machine code, which lie uncompressed in the library."""
+    """Yields (architecture, mangled name of a kernel, bytes) from all ELF images of machine code that lie uncompressed in the library."""
     for match in re.finditer(rb"\x7fELF\x02\x01", data):
         start = match.start()
         if struct.unpack_from("<H", data, start + 18)[0] != EM_CUDA:
@@ -53,7 +71,10 @@ def main():
     names = subprocess.run(["nm", "-C", library], check=True, capture_output=True, text=True).stdout
     dynamic = largest((kernel, int(size)) for kernel, size in re.findall(r"allow_shared_bytes<.*?(\w+_kernel)\b.*, (\d+)>\(int\)", names))
     with open(library, "rb") as file:
-        sections = list(shared_sections(file.read()))
+        data = file.read()
+    if compressed := compressed_images(data):
+        sys.exit(f"{library}: compressed images of machine code: {compressed}; their sizes cannot be read: build with CMAKE_CUDA_FLAGS=--no-compress")
+    sections = list(shared_sections(data))
     kernels = kernels_of([mangled for _, mangled, _ in sections])
     static = largest(((architecture, kernel), size) for (architecture, _, size), kernel in zip(sections, kernels, strict=True) if kernel)
     missing = dynamic.keys() - {kernel for _, kernel in static}
