@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The shape of the source: no folder over 30 files, no function or kernel over 80 lines, no class with behaviour over 12 data members.
+"""The shape of the source: no folder over 30 files, no function or kernel over 80 lines, no class with behaviour over 12 data members, no test left out of the build.
 
     shape.py [--largest N]
 
@@ -199,6 +199,15 @@ def judge_folders(counts):
     return well
 
 
+def forgotten_tests():
+    """The files of tests that no CMakeLists.txt names, so that they are never built."""
+    named = "".join(path.read_text() for folder in ("tests", "operators") for path in (ROOT / folder).rglob("CMakeLists.txt"))
+    tests = [path for folder in ("tests", "operators") for path in sorted((ROOT / folder).rglob("*_test.cpp"))]
+    if len(tests) < 200:
+        sys.exit(f"Only {len(tests)} files of tests found: this script no longer finds them")
+    return [path for path in tests if f"/{path.name}" not in named and f" {path.name}" not in named]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--largest", type=int, default=0, metavar="N", help="shows the N largest of each kind, too")
@@ -226,7 +235,10 @@ def main():
     gone = [key for key in EXEMPT if functions[key] <= MOST_LINES]
     for key in gone:
         print(f"{': '.join(key)}: needs no exemption any more: its entry in shape.py goes too")
-    if not all(well) or gone:
+    forgotten = forgotten_tests()
+    for path in forgotten:
+        print(f"{path.relative_to(ROOT)}: no CMakeLists.txt names this test, so that it is never built: add it there")
+    if not all(well) or gone or forgotten:
         return 1
     print(f"{len(functions)} functions, {len(classes)} classes and {len(plain)} plain structs; {len(KNOWN_FUNCTIONS)} functions and "
           f"{len(KNOWN_CLASSES)} classes are known to be too large")

@@ -13,17 +13,17 @@ namespace {
 constexpr Spelling kSpellings[] = {Spelling::kRaw, Spelling::kJson, Spelling::kPythonSingle, Spelling::kPythonDouble};
 // One of each kind: plain, quoted, escaped by a letter and by digits, of two, three and four bytes.
 constexpr std::u32string_view kAlphabet = U"a\"'\\\n\x01\u00e9\u20ac\U0001f600";
-constexpr size_t kMaxTextLength = 3;
+constexpr size_t kMaxCodePoints = 3;
 
 using Texts = std::set<std::u32string>;
 
-Texts all_texts() {
+Texts all_code_point_texts() {
   Texts all{U""};
-  for (size_t i = 0; i < kMaxTextLength; ++i) {
+  for (size_t i = 0; i < kMaxCodePoints; ++i) {
     Texts longer = all;
     for (const std::u32string& text : all)
       for (const char32_t point : kAlphabet)
-        if (text.size() < kMaxTextLength) longer.insert(text + point);
+        if (text.size() < kMaxCodePoints) longer.insert(text + point);
     all = std::move(longer);
   }
   return all;
@@ -33,20 +33,20 @@ Texts joined(const Texts& first, const Texts& second) {
   Texts result;
   for (const std::u32string& a : first)
     for (const std::u32string& b : second)
-      if (a.size() + b.size() <= kMaxTextLength) result.insert(a + b);
+      if (a.size() + b.size() <= kMaxCodePoints) result.insert(a + b);
   return result;
 }
 
-struct Sample {
+struct SampleSet {
   TextSet set;
   Texts texts;
 };
 
 class RandomSets {
  public:
-  explicit RandomSets(uint32_t seed) : random_(seed), all_(all_texts()) {}
+  explicit RandomSets(uint32_t seed) : random_(seed), all_(all_code_point_texts()) {}
 
-  Sample next(int depth) {
+  SampleSet next(int depth) {
     switch (depth == 0 ? below(3) : below(10)) {
       case 0:
         return {any_text(), all_};
@@ -63,32 +63,32 @@ class RandomSets {
       }
       case 3:
       case 4: {
-        const Sample a = next(depth - 1), b = next(depth - 1);
+        const SampleSet a = next(depth - 1), b = next(depth - 1);
         return {concat({a.set, b.set}), joined(a.texts, b.texts)};
       }
       case 5:
       case 6: {
-        const Sample a = next(depth - 1), b = next(depth - 1);
+        const SampleSet a = next(depth - 1), b = next(depth - 1);
         Texts texts = a.texts;
         texts.insert(b.texts.begin(), b.texts.end());
         return {either({a.set, b.set}), texts};
       }
       case 7: {
-        const Sample a = next(depth - 1), b = next(depth - 1);
+        const SampleSet a = next(depth - 1), b = next(depth - 1);
         Texts texts;
         for (const std::u32string& text : a.texts)
           if (b.texts.contains(text)) texts.insert(text);
         return {both({a.set, b.set}), texts};
       }
       case 8: {
-        const Sample a = next(depth - 1);
+        const SampleSet a = next(depth - 1);
         Texts texts;
         for (const std::u32string& text : all_)
           if (!a.texts.contains(text)) texts.insert(text);
         return {complement(a.set), texts};
       }
       default: {
-        const Sample a = next(depth - 1);
+        const SampleSet a = next(depth - 1);
         const uint32_t min = below(3), max = below(3) == 0 ? kNoMax : min + below(3);
         Texts power{U""}, texts;
         for (uint32_t i = 0; i <= std::min<uint32_t>(max, min + 4); ++i) {
@@ -110,7 +110,7 @@ class RandomSets {
 TEST(TextSet, RandomOnesHaveTheirTextsInEverySpelling) {
   for (uint32_t seed = 0; seed < 80; ++seed) {
     RandomSets random(seed);
-    const Sample sample = random.next(3);
+    const SampleSet sample = random.next(3);
     Expressions expressions;  // of all spellings at once, as a list of calls has both quotes
     for (const Spelling spelling : kSpellings) {
       const Expr expr = lower(sample.set, spelling, expressions);
