@@ -90,12 +90,12 @@ def number(value):
 
 
 def share(line, gpus):
-    """Of the ceiling that page and file have for this job, as text, or nothing."""
+    """Of the ceiling that page and file have for this job, as text with a comma, or nothing."""
     job = line["job"]
     if job.startswith(SHORT_JOBS) and "fp32" not in job and "cublas_tflops" in line:
-        return f" ({100 * line['speed'] * 32 * FLOPS_A_TOKEN / (gpus * line['cublas_tflops'] * 1e12):.0f} %)"
+        return f"{100 * line['speed'] * 32 * FLOPS_A_TOKEN / (gpus * line['cublas_tflops'] * 1e12):.0f} %, "
     if gpus == 1 and job in DECODE_FLOOR:
-        return f" ({100 * line['speed'] / DECODE_FLOOR[job]:.0f} %)"
+        return f"{100 * line['speed'] / DECODE_FLOOR[job]:.0f} %, "
     return ""
 
 
@@ -111,7 +111,7 @@ def tables():
         cells = []
         for _, folder, gpus in GPUS:
             line = next((machines[folder][job] for job in jobs if job in machines[folder]), None)
-            cells.append(f"{number(line['speed'])}{share(line, gpus)} {line['commit']}" if line else "")
+            cells.append(f"{number(line['speed'])} ({share(line, gpus)}{line['commit']})" if line else "")
         rows.append([text, *cells])
     gpu = table(["LFM2-8B-A1B, bf16", *(heading for heading, _, _ in GPUS)], rows)
     rows = []
@@ -119,7 +119,7 @@ def tables():
         cells = []
         for _, folder, simd in CPUS:
             line = next((line for found, line in machines[folder].items() if found.startswith(name + "x") and found.endswith(" " + simd)), None)
-            cells.append(f"{number(statistics.median(line['ours']))}, {line['ratio']:.2f} {line['commit']}" if line else "")
+            cells.append(f"{number(statistics.median(line['ours']))}, {line['ratio']:.2f} ({line['commit']})" if line else "")
         rows.append([text, *cells])
     cpu = table(["tokens/s", *(heading for heading, _, _ in CPUS)], rows)
     return f"{BEGIN}\n{gpu}\n\n{cpu}\n{END}"
