@@ -12,8 +12,8 @@ esac
 cd "$(dirname "$0")/.."
 . launch/packages.sh
 install_packages "${lfm2_packages[@]}" "${lfm2_test_packages[@]}"
-install_packages "${lfm2_hosts_packages[@]}" || echo "Without it the test of two hosts is skipped."
 if [ "${CI:-}$all" ]; then
+  install_packages "${lfm2_hosts_packages[@]}" || echo "Without it the test of two hosts is skipped."
   install_packages "${lfm2_page_cache_packages[@]}" || echo "Without them the test of two page caches is skipped."
 fi
 if [ "$all" ]; then
@@ -32,6 +32,8 @@ command -v nvidia-smi >/dev/null 2>&1 || echo "No GPU on this machine: the CUDA 
 # Every rank that starts reads the configuration of every PCI device, which takes most of the start in a virtual machine
 # and which no test needs. -opencl as launch/run.sh.
 export HWLOC_COMPONENTS=${HWLOC_COMPONENTS--opencl,-pci,-linuxio}
+# The ranks of a test share a host, so that MPI need not look for networks, which takes half of the start of each mpirun.
+export OMPI_MCA_pml=${OMPI_MCA_pml-ob1}
 # Two tests for each core, because tests of several ranks mostly wait.
 selection=(-LE '^(long|ci)$')
 [ -z "${CI:-}" ] || selection=(-LE '^long$')
@@ -40,6 +42,7 @@ status=0
 ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j $(($(nproc) * 2)) "${selection[@]}" || status=$?
 left_out="the tests under a real Slurm, the searching fuzzers, the campaign of faults, long runs of the server"
 [ "${CI:-}" ] || left_out+=", stalled ranks, faults of the server's clients, limits of memory, two page caches, answers of 64 MiB, \
-the kernel for AMX, NCCL and peer copies on stand-ins, other libraries' fp8, the perplexity in fp8, the DEB, more random models, similar stops and golden models"
+the kernel for AMX, NCCL and peer copies on stand-ins, other libraries' fp8, the perplexity in fp8, the DEB, random models, templates and \
+conversations, hostile templates, launch/run.sh, two hosts, batch scripts, two command lines, similar stops and golden models"
 [ "$all" ] || echo "Left out: $left_out. launch/test.sh --all runs them too."
 exit $status

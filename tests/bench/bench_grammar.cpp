@@ -145,7 +145,7 @@ int main() {
   try {
     lfm2::grammar::run();
   } catch (const std::exception& error) {
-    std::cerr << "grammar_bench: " << error.what() << '\n';
+    std::cerr << "bench_grammar: " << error.what() << '\n';
     return 1;
   }
 }
