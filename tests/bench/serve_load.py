@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """serve_load.py URL [--streams 1,8,64,256] [--seconds 60] [--prompt 64] [--common 0] [--tokens 96] [--vocab 65536] [--processes N]: load on a server.
 
-For each number of streams, so many clients each ask /v1/completions for --tokens tokens behind a prompt of --prompt random ids, streamed, one
-request after the other, until the seconds are over. The first --common of the ids are the same in all prompts, which a prefix cache finds.
+Runs one client for each stream, for each number of --streams in turn. Until --seconds are over, a client sends streamed requests to
+/v1/completions, one after the other. A prompt has --prompt random token ids below --vocab, and an answer --tokens tokens. The first --common
+ids are the same in all prompts, so that a prefix cache finds them. URL may name any server of this API that accepts lists of token ids and
+`ignore_eos`, and needs neither a key nor a model's name.
 Prints tokens/s by the answers' usage, and the median and 99th percentile of the time to the first token and between two tokens of a stream
 (a token without a text of its own, as a part of a character, is not seen there). Only Python's standard library; several processes, because
 one cannot read as fast as a GPU writes.

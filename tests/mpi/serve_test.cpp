@@ -284,7 +284,10 @@ TEST_F(ServeTest, AModelWithoutATokenizerTakesTokenIds) {
   const HttpReply text = ask("POST", "/v1/completions", R"({"prompt": "And"})");
   EXPECT_EQ(text.status, 400);
   EXPECT_NE(text.body.find("the model has no tokenizer: expected token ids"), std::string::npos) << text.body;
-  EXPECT_NE(end().err.find("holds none"), std::string::npos);
+  const Outcome outcome = end();
+  EXPECT_NE(outcome.err.find("list none: expected --tokenizer FOLDER"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.out.find("\njob        2 prompts, 4 tokens in all, 10 tokens generated in "), std::string::npos)
+      << outcome.out;
 }
 
 // What a request draws without a seed is drawn again by the seed in the log.

@@ -105,7 +105,7 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
           EXPECT_EQ(requests.most_slots, slots);
           EXPECT_GE(requests.most_pages, slots);
         }
-        if (rank == 0 && preemptions != nullptr) *preemptions = generator.counts().preemptions;
+        if (rank == 0 && preemptions != nullptr) *preemptions = generator.counts().scheduled.preemptions;
         if (rank == 0 && cached != nullptr) *cached = requests.cached;
       } catch (...) {
         errors[rank] = std::current_exception();

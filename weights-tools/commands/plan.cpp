@@ -45,7 +45,7 @@ void print_plan(const Plan& plan, const ModelConfig& config) {
   fmt::print("{} samples of {} tokens in a micro-batch, activations in {}\n\n", plan.input.samples, plan.input.length,
              name(plan.input.act));
   fmt::print("{:>5} {:>8} {:>9} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12} {:>11}{}\n", "stage", "layers", "attention",
-             "parameters", "weights", "slots", "workspace", "logits", "total", "GFLOP/token",
+             "parameters", "weights", "buffers", "scratch", "logits", "total", "GFLOP/token",
              plan.gpu_bytes > 0 ? "  fits" : "");
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const StageNeeds& s = plan.stages[i];

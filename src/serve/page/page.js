@@ -295,7 +295,7 @@ function openSettings(open, ifCovering = false) {
 
 function showMode() {
   element("system-label").hidden = textMode();
-  element("draft-label").textContent = textMode() ? "Text; leave it empty to go on from the end" : "Message";
+  element("draft-label").textContent = textMode() ? "Text. Leave it empty to continue from the end." : "Message";
   element("send").textContent = textMode() ? "Continue" : "Send";
   for (const [i, item] of [...list.children].entries()) item.firstChild.textContent = roleName(messages[i].role);
 }

@@ -225,7 +225,7 @@ void Generator::run(RequestSource* requests, const std::vector<CompletionConsume
   for (int64_t step = counts_.steps; step < counts_.steps + kBuffers; ++step)
     wait_for_free_buffer(static_cast<int>(step % kBuffers), step - kBuffers);
   finished_ = !first_ || first_->scheduler.finished();
-  if (first_) counts_.preemptions = first_->scheduler.preemptions();
+  if (first_) counts_.scheduled = first_->scheduler.counts();
   run_.end();
 }
 

@@ -27,9 +27,9 @@ struct GenerationTimes {
 
 // Counts of one run on this stage.
 struct GenerationCounts {
-  int64_t steps = 0;         // steps that computed something
-  int64_t largest_step = 0;  // sequences in the largest step
-  int64_t preemptions = 0;   // first stage: how often a sequence was preempted
+  int64_t steps = 0;          // steps that computed something
+  int64_t largest_step = 0;   // sequences in the largest step
+  SchedulerCounts scheduled;  // first stage
 };
 
 class Generator {

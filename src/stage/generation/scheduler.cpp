@@ -28,10 +28,10 @@ std::optional<ScheduledStep> Scheduler::next() {
   const int64_t could_run = active() + std::min(waiting, static_cast<int64_t>(free_slots_.size()));
   const auto share = static_cast<size_t>(
       std::min(limits_.max_sequences, (could_run + limits_.steps_in_flight - 1) / limits_.steps_in_flight));
-  const int64_t before = preemptions_;
+  const int64_t before = counts_.preemptions;
   choose_ready(share);
   // Pages that a preemption has just freed are for the sequences that run, not for new ones.
-  if (preemptions_ == before || (next_.entries.empty() && active() == 0)) choose_prompts(share);
+  if (counts_.preemptions == before || (next_.entries.empty() && active() == 0)) choose_prompts(share);
   if (next_.entries.empty() && next_.released.empty() && next_.dropped.empty()) return std::nullopt;
   return compose();
 }
@@ -111,7 +111,8 @@ std::optional<Scheduler::Sequence> Scheduler::next_waiting() {
   sequence.tokens = std::exchange(request->prompt, {});
   sequence.prompt = std::ssize(sequence.tokens);
   sequence.request = std::move(*request);
-  sequence.number = arrived_++;
+  sequence.number = counts_.requests++;
+  counts_.prompt_tokens += sequence.prompt;
   return sequence;
 }
 
@@ -286,7 +287,7 @@ void Scheduler::preempt(int32_t slot) {
   const auto younger = std::find_if(waiting_.begin(), waiting_.end(),
                                     [&](const Sequence& other) { return other.number > sequence.number; });
   waiting_.insert(younger, std::move(sequence));
-  ++preemptions_;
+  ++counts_.preemptions;
 }
 
 // Frees the sequence slot and the pages of a sequence, and returns the sequence.

@@ -36,6 +36,11 @@ struct ScheduleLimits {
 // previous step draws. See Ops::insert_drawn.
 constexpr int32_t awaited_id(int32_t draw) { return -1 - draw; }
 
+struct SchedulerCounts {
+  int64_t requests = 0, prompt_tokens = 0;  // requests that were read, and the tokens of their prompts
+  int64_t preemptions = 0;                  // how often a sequence returned its pages
+};
+
 struct ScheduledStep {
   Step step;
   std::vector<int32_t> ids;  // the step's token ids, or placeholders (awaited_id())
@@ -59,7 +64,7 @@ class Scheduler {
   // Whether no sequence runs or waits and no request will come; next() may still return a step that frees slots.
   bool finished() const;
   bool in_flight() const { return !in_flight_.empty(); }  // whether any step has not returned its tokens
-  int64_t preemptions() const { return preemptions_; }    // how often a sequence gave its pages back
+  const SchedulerCounts& counts() const { return counts_; }
   const PagePool& pages() const { return pages_; }
 
  private:
@@ -125,7 +130,7 @@ class Scheduler {
   std::vector<int32_t> free_slots_;
   Step next_;  // under construction; sequence slots and samples that are released between two steps are added to it
   PagePool pages_;
-  int64_t arrived_ = 0, preemptions_ = 0;
+  SchedulerCounts counts_;
   // Sequence slots: in ready_ of sequences that decode next, in prompts_ of sequences with tokens still to prefill.
   std::deque<int32_t> ready_, prompts_;
   std::deque<Flight> in_flight_;

@@ -132,6 +132,10 @@ std::string write_report(const JobFrame& job, const PipelineShape& shape, const 
   report.results_xxh3 = merged_results_xxh3(report.stages);
   report.verdict = merged_verdict(report.stages);
   report.generation = merged_generation(report.stages);
+  if (is_live(job.options.command) && report.generation) {  // its requests come during the run
+    report.samples = report.generation->scheduled.requests;
+    report.tokens = report.generation->scheduled.prompt_tokens;
+  }
   report.scores = merged_scores(report.stages);
   report.not_finite = merged_not_finite(report.stages);
   if (!job.options.report.empty()) {

@@ -86,8 +86,8 @@ void JobText::open(const ShardSet& shards) {
                       (folder / shard::kTokenizerFile).string(), tokens, shards.config().vocab));
   } else {
     missing_ = fmt::format(
-        "text needs a tokenizer, and {} holds none: expected shards that were split from a folder "
-        "with tokenizer.json, or --tokenizer FOLDER",
+        "text needs a tokenizer, and the shards in {} list none: expected --tokenizer FOLDER, a folder with "
+        "tokenizer.json, or shards that were split from such a folder",
         options_.weights.string());
     if (stops_) throw Error(ExitCode::kData, "--stop: " + missing_);
   }

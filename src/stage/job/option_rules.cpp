@@ -26,18 +26,15 @@ void check_needs(const OptionGiven& given, const Options& options) {
     if (given(name.c_str())) throw Error(ExitCode::kUsage, fmt::format("{} requires --max-tokens (see --help)", name));
 }
 
-void check_alone(const OptionGiven& given, const std::string& option, const std::string& results,
-                 std::initializer_list<const char*> others) {
+void check_alone(const OptionGiven& given, const std::string& option, std::initializer_list<const char*> others) {
   for (const char* name : others)
     if (given(name))
-      throw Error(ExitCode::kUsage,
-                  fmt::format("{} with {}: {} are results of their own, expected one of them", option, name, results));
+      throw Error(ExitCode::kUsage, fmt::format("{} and {} exclude each other: expected one of them", option, name));
 }
 
 void check_hidden(const OptionGiven& given, Options& options) {
   if (options.results.hidden == Hidden::kNone) return;
-  check_alone(given, "--hidden", "hidden states",
-              {"--score", "--logits", "--top-logprobs", "--max-tokens", "--prompt"});
+  check_alone(given, "--hidden", {"--score", "--logits", "--top-logprobs", "--max-tokens", "--prompt"});
   if (!options.reference.empty())
     throw Error(ExitCode::kUsage, "--reference with --hidden: a reference has logits or scores, expected no --hidden");
   options.results.positions = options.results.hidden == Hidden::kAll ? Positions::kAll : Positions::kLast;
@@ -46,7 +43,7 @@ void check_hidden(const OptionGiven& given, Options& options) {
 // --score is a separate kind of result. Its rows are positions, like those of --logits all.
 void check_score(const OptionGiven& given, Options& options) {
   if (!options.results.score) return;
-  check_alone(given, "--score", "scores", {"--logits", "--top-logprobs", "--max-tokens", "--prompt"});
+  check_alone(given, "--score", {"--logits", "--top-logprobs", "--max-tokens", "--prompt"});
   if (!options.reference.empty() && options.reference.extension() != ".h5")
     throw Error(ExitCode::kUsage,
                 fmt::format("--reference {} with --score: expected a name ending in .h5", options.reference.string()));
@@ -114,13 +111,15 @@ void check_kind(const Options& options, bool continues) {
   if (!continues) {
     if (options.replicas > 1 && options.output.extension() == ".jsonl")
       throw Error(ExitCode::kUsage,
-                  "--replicas with a .jsonl output: lines have no places of their own, expected .bin or .h5");
+                  "--replicas with a .jsonl output: lines differ in size, so pipelines cannot write them side by side, "
+                  "expected .bin or .h5");
     return;
   }
   if (options.virtual_stages != 1)
-    throw Error(ExitCode::kUsage, fmt::format("--virtual-stages {} in a job that continues texts: a step waits for the "
-                                              "one before it, expected a job that scores",
-                                              options.virtual_stages));
+    throw Error(ExitCode::kUsage,
+                fmt::format("--virtual-stages {} applies to scoring, not to generation: a step waits for the one "
+                            "before it, expected 1",
+                            options.virtual_stages));
   if (!options.reference.empty())
     throw Error(ExitCode::kUsage,
                 "--reference with --max-tokens: a reference has logits of whole samples, expected no --max-tokens");

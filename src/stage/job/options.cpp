@@ -73,9 +73,13 @@ void add_hidden(CLI::App& app, Options& options) {
 
 void add_seed(CLI::App& app, Options& options) {
   begin_group(app, kGeneration);
-  add_setting(app, "--seed", options.seed,
-              is_live(options.command) ? "Seed of drawing tokens" : "Seed of the random samples, and of drawing tokens",
-              0, std::numeric_limits<uint64_t>::max());
+  const bool serves = options.command == Command::kServe;
+  CLI::Option* seed = add_number(app, "--seed", options.seed,
+                                 serves ? "Seed of requests without one; default: each draws its own"
+                                 : is_live(options.command) ? "Seed of drawing tokens"
+                                                            : "Seed of the random samples, and of drawing tokens",
+                                 0, std::numeric_limits<uint64_t>::max());
+  if (!serves) seed->capture_default_str();
 }
 
 CLI::Option* add_output(CLI::App& app, Options& options) {

@@ -11,6 +11,9 @@ namespace {
 
 const char* plural(int64_t count) { return count == 1 ? "" : "s"; }
 
+// "1 prompt", "2 prompts".
+std::string counted(int64_t count, const char* noun) { return fmt::format("{} {}{}", count, noun, plural(count)); }
+
 std::string results_text(const ResultKind& kind) {
   if (kind.positions == Positions::kNone) return "no logits";
   if (kind.score) return "scored";
@@ -34,10 +37,10 @@ std::string generation_lines(const JobReport& report) {
   const GenerationReport& generation = *report.generation;
   const double seconds = report.median_seconds();
   const auto generated = static_cast<double>(generation.tokens), tokens = static_cast<double>(report.tokens);
-  std::string text =
-      fmt::format("{:<10} {} prompts of {} tokens, {} tokens generated in {:.3f} s: {} step{} of up to {} sequence{}\n",
-                  "job", report.samples, report.tokens, generation.tokens, seconds, report.micro_batches,
-                  plural(report.micro_batches), report.largest_micro_batch, plural(report.largest_micro_batch));
+  std::string text = fmt::format("{:<10} {}, {} in all, {} generated in {:.3f} s: {} of up to {}\n", "job",
+                                 counted(report.samples, "prompt"), counted(report.tokens, "token"),
+                                 counted(generation.tokens, "token"), seconds, counted(report.micro_batches, "step"),
+                                 counted(report.largest_micro_batch, "sequence"));
   text +=
       fmt::format("{:<10} {:.0f} generated tokens/s, {:.0f} tokens/s with the prompts', {:.1f} samples/s\n", "speed",
                   generated / seconds, (generated + tokens) / seconds, static_cast<double>(report.samples) / seconds);
@@ -47,19 +50,19 @@ std::string generation_lines(const JobReport& report) {
     text += fmt::format(", each further one {:.2f} ms (p95 {:.2f})", generation.next_token_median * 1e3,
                         generation.next_token_p95 * 1e3);
   text += "\n";
-  if (generation.preemptions > 0)
-    text += fmt::format("{:<10} {} time{} a sequence gave its pages of the cache back and was computed again\n",
-                        "preempted", generation.preemptions, plural(generation.preemptions));
+  if (const int64_t preemptions = generation.scheduled.preemptions; preemptions > 0)
+    text += fmt::format("{:<10} {} a sequence returned its pages of the KV cache and was computed again\n", "preempted",
+                        counted(preemptions, "time"));
   return text;
 }
 
 // The same for scoring.
 std::string scoring_lines(const JobReport& report) {
   const double seconds = report.median_seconds();
-  return fmt::format("{:<10} {} samples, {} tokens, {} in {:.3f} s: {} micro-batch{} of up to {} sample{}\n", "job",
-                     report.samples, report.tokens, results_text(report.results), seconds, report.micro_batches,
-                     report.micro_batches == 1 ? "" : "es", report.largest_micro_batch,
-                     plural(report.largest_micro_batch)) +
+  return fmt::format("{:<10} {}, {}, {} in {:.3f} s: {} micro-batch{} of up to {}\n", "job",
+                     counted(report.samples, "sample"), counted(report.tokens, "token"), results_text(report.results),
+                     seconds, report.micro_batches, report.micro_batches == 1 ? "" : "es",
+                     counted(report.largest_micro_batch, "sample")) +
          fmt::format("{:<10} {:.1f} samples/s, {:.0f} tokens/s\n", "speed",
                      static_cast<double>(report.samples) / seconds, static_cast<double>(report.tokens) / seconds);
 }
@@ -72,7 +75,7 @@ std::string transfers_line(const std::vector<StageReport>& stages) {
     hidden += stage.times.hidden;
   }
   if (sending == 0) return "";
-  return fmt::format("{:<10} {:.1f} % of the time of sending lay under the sender's own computation\n", "transfers",
+  return fmt::format("{:<10} {:.1f} % of sending overlapped with the sender's computation\n", "transfers",
                      100 * hidden / sending);
 }
 
@@ -142,9 +145,10 @@ std::string end_table(const JobReport& report) {
   text += score_lines(report);
   text += not_finite_line(report.not_finite);
   if (report.error_answers > 0)
-    text += fmt::format("{:<10} {} lines were refused and answered with an error\n", "errors", report.error_answers);
+    text +=
+        fmt::format("{:<10} {} refused and answered with an error\n", "errors", counted(report.error_answers, "line"));
   if (report.kept_samples > 0)
-    text += fmt::format("{:<10} {} samples were finished before\n", "resumed", report.kept_samples);
+    text += fmt::format("{:<10} {} already finished\n", "resumed", counted(report.kept_samples, "sample"));
   if (report.seconds.size() > 1) {
     const auto [fastest, slowest] = std::minmax_element(report.seconds.begin(), report.seconds.end());
     const auto samples = static_cast<double>(report.samples);

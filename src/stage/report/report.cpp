@@ -41,7 +41,7 @@ OrderedJson as_json(const GenerationReport& generation) {
   return {{"tokens", generation.tokens},
           {"first_token_seconds", {{"median", generation.first_token_median}, {"p95", generation.first_token_p95}}},
           {"next_token_seconds", {{"median", generation.next_token_median}, {"p95", generation.next_token_p95}}},
-          {"preemptions", generation.preemptions}};
+          {"preemptions", generation.scheduled.preemptions}};
 }
 
 void add_layers(const LayerRange& layers, OrderedJson& json) {
@@ -177,7 +177,9 @@ std::optional<GenerationReport> merged_generation(const std::vector<StageReport>
     if (!all) all.emplace();
     const GenerationReport& part = *stage.generation;
     all->tokens += part.tokens;
-    all->preemptions += part.preemptions;
+    all->scheduled.requests += part.scheduled.requests;
+    all->scheduled.prompt_tokens += part.scheduled.prompt_tokens;
+    all->scheduled.preemptions += part.scheduled.preemptions;
     all->first_token_median = std::max(all->first_token_median, part.first_token_median);
     all->first_token_p95 = std::max(all->first_token_p95, part.first_token_p95);
     all->next_token_median = std::max(all->next_token_median, part.next_token_median);
@@ -226,7 +228,7 @@ GenerationReport summarize(const GenerationTimes& times, const GenerationCounts&
           .first_token_p95 = times.to_first_token.quantile(0.95),
           .next_token_median = times.between_tokens.quantile(0.5),
           .next_token_p95 = times.between_tokens.quantile(0.95),
-          .preemptions = counts.preemptions};
+          .scheduled = counts.scheduled};
 }
 
 std::string to_json(const JobReport& report) {

@@ -24,11 +24,11 @@ struct GenerationReport {
   // Seconds from a sample's entry into the pipeline to its first token.
   double first_token_median = 0, first_token_p95 = 0;
   double next_token_median = 0, next_token_p95 = 0;  // seconds from one token of a sample to the next
-  int64_t preemptions = 0;                           // how often a sequence was preempted
+  SchedulerCounts scheduled = {};
 };
 void for_each_field(MaybeConst<GenerationReport> auto& report, const auto& each) {  // see base/words.h
   each(report.tokens, report.first_token_median, report.first_token_p95, report.next_token_median,
-       report.next_token_p95, report.preemptions);
+       report.next_token_p95, report.scheduled.requests, report.scheduled.prompt_tokens, report.scheduled.preemptions);
 }
 GenerationReport summarize(const GenerationTimes& times, const GenerationCounts& counts);
 

@@ -86,7 +86,7 @@ Told told_by(const std::vector<Request>& all, const AskedSettings& settings, int
             plan, settings.compute);
         generator.run(stage == 0 ? &source : nullptr, {}, [](int64_t) {});
         EXPECT_EQ(generator.free_pages(), settings.pages);
-        if (stage == 0 && preemptions != nullptr) *preemptions = generator.counts().preemptions;
+        if (stage == 0 && preemptions != nullptr) *preemptions = generator.counts().scheduled.preemptions;
       } catch (...) {
         errors[stage] = std::current_exception();
       }

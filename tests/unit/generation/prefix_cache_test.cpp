@@ -155,7 +155,7 @@ struct CacheSimulation {
     EXPECT_EQ(scheduler.pages().available(), limits.caches.pages);
     EXPECT_EQ(table.free_pages(), limits.caches.pages);
     EXPECT_EQ(table.used_slots(), 0);
-    preemptions = scheduler.preemptions();
+    preemptions = scheduler.counts().preemptions;
     for (const Request& request : requests) {
       if (!source.gone.contains(request.sample)) {
         EXPECT_EQ(texts[request.sample], continued(request)) << request.sample;

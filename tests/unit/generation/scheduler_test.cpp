@@ -91,7 +91,7 @@ struct Simulation {
       in_flight.pop_front();
       scheduler.on_tokens(std::move(tokens));
     }
-    preemptions = scheduler.preemptions();
+    preemptions = scheduler.counts().preemptions;
     EXPECT_EQ(table.used_slots(), 0);
     EXPECT_EQ(table.free_pages(), limits.caches.pages);
     EXPECT_EQ(scheduler.pages().available(), limits.caches.pages);

@@ -265,9 +265,8 @@ TEST(OptionsTest, VirtualStagesAreForScoring) {
   EXPECT_EQ(parse_words({"--weights", "s"}).options.virtual_stages, 1);
   EXPECT_EQ(parse_words({"--weights", "s", "--virtual-stages", "3", "--score"}).options.virtual_stages, 3);
   const std::string refusal =
-      "lfm2_stage: --virtual-stages 2 in a job that continues texts: a step waits for the one before it, expected a "
-      "job "
-      "that scores\n";
+      "lfm2_stage: --virtual-stages 2 applies to scoring, not to generation: a step waits for the one before it, "
+      "expected 1\n";
   using Words = std::vector<const char*>;
   for (const Words& job : {Words{"--weights", "s", "--max-tokens", "4"},
                            {"--weights", "s", "--prompt", "a"},

@@ -26,13 +26,16 @@ TEST(ReportTest, StageReportSurvivesItsWords) {
       .times = {.total = 4, .busy = 3, .busy_with = {3}, .sending = 2, .hidden = 1, .receiving = 0.5},
       .results_xxh3 = std::string(32, 'a'),
       .verdict = Verdict{.rows = 3, .top1_equal = 2, .largest_difference = 0.25, .tolerance = 1},
-      .generation = GenerationReport{.tokens = 5, .first_token_median = 0.5, .preemptions = 3}};
+      .generation = GenerationReport{
+          .tokens = 5, .first_token_median = 0.5, .scheduled = {.requests = 4, .prompt_tokens = 9, .preemptions = 3}}};
   const StageReport back = from_words<StageReport>(to_words(report));
   EXPECT_EQ(to_words(back), to_words(report));
   EXPECT_EQ(back.pieces, report.pieces);
   EXPECT_EQ(back.times.receiving, 0.5);
   EXPECT_EQ(back.rank, 6);
-  EXPECT_EQ(back.generation->preemptions, 3);
+  EXPECT_EQ(back.generation->scheduled.requests, 4);
+  EXPECT_EQ(back.generation->scheduled.prompt_tokens, 9);
+  EXPECT_EQ(back.generation->scheduled.preemptions, 3);
 }
 
 TEST(ReportTest, ReplicasAreAddedUp) {
@@ -133,6 +136,11 @@ TEST(ReportTest, FiguresOfTheJob) {
   EXPECT_EQ(json.at("validation").at("valid"), false);
   EXPECT_EQ(json.at("stages").size(), 2u);
   EXPECT_NE(end_table(job).find("INVALID    top-1 9/10"), std::string::npos);
+  EXPECT_NE(
+      end_table(job).find("\njob        10 prompts, 100 tokens in all, 50 tokens generated in 2.000 s: 5 steps of up "
+                          "to 2 sequences\n"),
+      std::string::npos)
+      << end_table(job);
   EXPECT_NE(end_table(job).find("4 layers in 2 stages, fp32, keys and values in fp8, on "), std::string::npos);
   EXPECT_EQ(json.at("cache_dtype"), "fp8");
   EXPECT_EQ(json.at("stages")[1].at("layer_first"), 2);
