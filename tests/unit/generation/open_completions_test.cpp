@@ -1,4 +1,4 @@
-// A constrained text that passes a limit of its grammar ends alone, with an error, and the texts beside it go on.
+// A constrained text that passes a limit of its grammar ends alone, with an error, and the texts beside it continue.
 #include "stage/generation/open_completions.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,8 @@ namespace {
 constexpr int64_t kVocab = 4096;
 constexpr int32_t kHostile = 0, kHarmless = 1;
 // After n letters each of them may have opened a bracket, so that the places of the text grow with its length.
-constexpr const char* kManyPlaces = R"({"grammar": "root ::= \"a\" root \")\" | other\nother ::= \"a\" root | \"b\"\n"})";
+constexpr const char* kManyPlaces =
+    R"({"grammar": "root ::= \"a\" root \")\" | other\nother ::= \"a\" root | \"b\"\n"})";
 
 class Ended : public CompletionConsumer {
  public:
