@@ -68,7 +68,8 @@ Grammar answer_grammar(const OrderedJson& json, const Tokenizer& tokenizer) {
                                                              .parallel = json.value("parallel", true)});
   const auto schema = json.find("json_schema");
   expect(schema != json.end(), "compile_constraint: a kind that is not known");
-  return schema_grammar(json_text_with_digits(*schema), {.any_whitespace = json.value("any_whitespace", true)});
+  return schema_grammar(json_text_with_digits(*schema), {.any_whitespace = json.value("any_whitespace", true),
+                                                         .closed_objects = json.value("closed_objects", false)});
 }
 
 }  // namespace

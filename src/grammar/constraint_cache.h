@@ -23,7 +23,8 @@ class Tokenizer;
 namespace lfm2::grammar {
 
 // The grammar of a constraint in its text form, a JSON object with one of these keys:
-//   {"json_schema": schema, "any_whitespace": bool}   a JSON text that the schema accepts
+//   {"json_schema": schema, "any_whitespace": bool}   a JSON text that the schema accepts; SchemaOptions has
+//                                                     "any_whitespace", and "closed_objects", which may be here too
 //   {"regex": pattern}                                a text that the whole expression matches
 //   {"choice": [text, ...]}                           one of the texts
 //   {"grammar": text}                                 a text of a grammar in llama.cpp's form, GBNF

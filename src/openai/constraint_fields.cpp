@@ -31,9 +31,9 @@ bool is_texts(const OrderedJson& value) {
          std::all_of(value.begin(), value.end(), [](const OrderedJson& one) { return one.is_string(); });
 }
 
-OrderedJson schema_constraint(const OrderedJson& schema, bool any_whitespace = true) {
+OrderedJson schema_constraint(const OrderedJson& schema, const OrderedJson& options = OrderedJson::object()) {
   OrderedJson constraint{{"json_schema", schema}};
-  if (!any_whitespace) constraint["any_whitespace"] = false;
+  constraint.update(options);
   return constraint;
 }
 
@@ -66,11 +66,13 @@ OrderedJson of_response_format(const OrderedJson& format, const std::string& whe
   return schema_constraint(schema_of(*schema, "json_schema", where));
 }
 
-OrderedJson of_kind(const std::string& kind, const OrderedJson& value, bool any_whitespace, const std::string& where) {
-  if (kind == "json") return schema_constraint(schema_of(value, kind, where), any_whitespace);
+// `options`: keys beside "json_schema" in a constraint's text form.
+OrderedJson of_kind(const std::string& kind, const OrderedJson& value, const OrderedJson& options,
+                    const std::string& where) {
+  if (kind == "json") return schema_constraint(schema_of(value, kind, where), options);
   if (kind == "json_object") {
     if (!value.is_boolean()) refuse_field(where, kind, value, "true or false");
-    return value == true ? schema_constraint(kAnyObject, any_whitespace) : OrderedJson();
+    return value == true ? schema_constraint(kAnyObject, options) : OrderedJson();
   }
   if (kind == "regex" || kind == "grammar") {
     if (!value.is_string()) refuse_field(where, kind, value, kind == "regex" ? "an expression" : "a grammar in GBNF");
@@ -84,24 +86,30 @@ OrderedJson of_structured_outputs(const OrderedJson& outputs, const std::string&
   constexpr const char* kKey = "structured_outputs";
   constexpr const char* kKinds[] = {"json", "json_object", "regex", "choice", "grammar"};
   if (!outputs.is_object()) refuse_field(where, kKey, outputs, "an object");
-  bool any_whitespace = true;
-  if (const auto found = outputs.find("disable_any_whitespace"); found != outputs.end() && !found->is_null()) {
-    if (!found->is_boolean()) refuse_field(where, "disable_any_whitespace", *found, "true or false");
-    any_whitespace = *found == false;
-  }
+  constexpr const char *kNoWhitespace = "disable_any_whitespace", *kClosed = "disable_additional_properties";
+  const auto is_set = [&](const char* key) {
+    const auto found = outputs.find(key);
+    if (found == outputs.end() || found->is_null()) return false;
+    if (!found->is_boolean()) refuse_field(where, key, *found, "true or false");
+    return *found == true;
+  };
+  OrderedJson options = OrderedJson::object();
+  if (is_set(kNoWhitespace)) options["any_whitespace"] = false;
+  if (is_set(kClosed)) options["closed_objects"] = true;
   OrderedJson constraint;
   for (const auto& [kind, value] : outputs.items()) {
-    if (value.is_null() || value == false || kind == "disable_any_whitespace") continue;
+    if (value.is_null() || value == false || kind == kNoWhitespace || kind == kClosed) continue;
     if (std::find(std::begin(kKinds), std::end(kKinds), kind) == std::end(kKinds))
       throw Error(ExitCode::kData, fmt::format("{}: \"{}\": \"{}\" is not supported: expected one of {}", where, kKey,
                                                kind, fmt::join(kKinds, ", ")));
     if (!constraint.is_null()) refuse_field(where, kKey, outputs, fmt::format("one of {}", fmt::join(kKinds, ", ")));
-    constraint = of_kind(kind, value, any_whitespace, where);
+    constraint = of_kind(kind, value, options, where);
   }
   return constraint;
 }
 
-// "tool_choice": the answer is a list of calls, of any function or of one.
+// "tool_choice": the answer is a list of calls of any function, or one call of the named function, as OpenAI and vLLM
+// answer; clients such as instructor accept no second one.
 OrderedJson of_tool_choice(const OrderedJson& choice, FieldReader& fields) {
   constexpr const char* kKey = "tool_choice";
   if (choice == "auto" || choice == "none") return {};
@@ -117,8 +125,8 @@ OrderedJson of_tool_choice(const OrderedJson& choice, FieldReader& fields) {
     refuse_field(fields.where(), kKey, choice, R"("auto" or "none" without "tools")");
   OrderedJson constraint{{"calls", *tools}};
   if (named) constraint["only"] = (*function)["name"];
-  if (const OrderedJson* parallel = fields.find("parallel_tool_calls"); parallel != nullptr && *parallel == false)
-    constraint["parallel"] = false;
+  const OrderedJson* parallel = fields.find("parallel_tool_calls");
+  if (named || (parallel != nullptr && *parallel == false)) constraint["parallel"] = false;
   return constraint;
 }
 
@@ -134,7 +142,8 @@ std::vector<Asked> asked_by(FieldReader& fields, LineForm form) {
   add("response_format", [&](const OrderedJson& value) { return of_response_format(value, where); });
   add("structured_outputs", [&](const OrderedJson& value) { return of_structured_outputs(value, where); });
   for (const char* kind : {"json", "regex", "choice", "grammar"})
-    add(fmt::format("guided_{}", kind), [&](const OrderedJson& value) { return of_kind(kind, value, true, where); });
+    add(fmt::format("guided_{}", kind),
+        [&](const OrderedJson& value) { return of_kind(kind, value, OrderedJson::object(), where); });
   if (form == LineForm::kChatCompletion)
     add("tool_choice", [&](const OrderedJson& value) { return of_tool_choice(value, fields); });
   return asked;

@@ -61,6 +61,17 @@ TEST_F(OpenAiRequestTest, PromptsAndChoices) {
   EXPECT_EQ(parse(R"({"prompt": "a", "max_tokens": 1000})").requests[0].max_new, 62);
 }
 
+TEST_F(OpenAiRequestTest, OptionsOfSchemas) {
+  for (const auto& [options, expected] :
+       {std::pair{R"("disable_any_whitespace": false, "disable_additional_properties": null)", ""},
+        {R"("disable_any_whitespace": true)", R"(,"any_whitespace":false)"},
+        {R"("disable_additional_properties": true)", R"(,"closed_objects":true)"}})
+    EXPECT_EQ(parse(R"({"prompt": "a", "structured_outputs": {"json": {}, )" + std::string(options) + "}}")
+                  .requests[0]
+                  .constraint,
+              R"({"json_schema":{})" + std::string(expected) + "}");
+}
+
 TEST_F(OpenAiRequestTest, Refusals) {
   for (const auto& [body, reason] :
        {std::pair{"nonsense", "not valid JSON"},
@@ -73,6 +84,8 @@ TEST_F(OpenAiRequestTest, Refusals) {
         {R"({"prompt": "a", "best_of": 2})", "\"best_of\" is 2"},
         {R"({"prompt": "a", "guided_json": {"type": 1}})", "\"guided_json\": #: type"},
         {R"({"prompt": "a", "response_format": {"type": "xml"}})", "\"response_format\""},
+        {R"({"prompt": "a", "structured_outputs": {"json": {}, "disable_additional_properties": 1}})",
+         "\"disable_additional_properties\" is 1"},
         {R"({"prompt": "a", "skip_special_tokens": false})", "\"skip_special_tokens\" is false"},
         {R"({"prompt": "a", "include_stop_str_in_output": true})", "\"include_stop_str_in_output\" is true"},
         {R"({"prompt": "a", "truncate_prompt_tokens": 5})", "\"truncate_prompt_tokens\" is 5"},

@@ -1,4 +1,5 @@
 // Calls of tools in what the API answers.
+#include "grammar/constraint_cache.h"
 #include "support/served_api.h"
 
 namespace lfm2::serve {
@@ -86,6 +87,23 @@ TEST_F(ApiToolsTest, CallsInAStream) {
   EXPECT_EQ(usage["completion_tokens"], ids.size());
   EXPECT_GT(usage["completion_tokens_details"]["reasoning_tokens"], 0);
   EXPECT_LT(usage["completion_tokens_details"]["reasoning_tokens"], ids.size());
+}
+
+TEST_F(ApiToolsTest, ANamedFunctionIsCalledOnce) {
+  grammar::ConstraintCache constraints(text_.tokenizer(), 1280);
+  const LineContext context{
+      .vocab = 1280, .max_positions = 128, .text = &text_, .constraints = &constraints, .continues = true};
+  const std::string named = R"("tool_choice": {"type": "function", "function": {"name": "f"}})";
+  for (const auto& [fields, several] : {std::pair{std::string(R"("tool_choice": "required")"), true},
+                                        {R"("tool_choice": "required", "parallel_tool_calls": false)", false},
+                                        {named, false},
+                                        {named + R"(, "parallel_tool_calls": true)", false}}) {
+    const OpenAiRequest request = parse_openai_request(
+        R"({"messages": [{"role": "user", "content": "Hi"}], "tools": [{"function": {"name": "f"}}], )" + fields + "}",
+        true, context, {}, {.max_prompt_tokens = 64});
+    const Json constraint = parse_json(request.requests.at(0).constraint, "constraint");
+    EXPECT_EQ(constraint.value("parallel", true), several) << fields;
+  }
 }
 
 TEST_F(ApiToolsTest, TokenIdsWhereTheyAreAskedFor) {
