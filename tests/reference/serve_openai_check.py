@@ -17,6 +17,7 @@ import inspect
 import json
 import pathlib
 import shutil
+import sys
 import tempfile
 
 import openai
@@ -26,6 +27,9 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 import serve_openai_life
 from openai_answers import strict_copy
 from running_server import MODEL, Server, offline, split, wait_for
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "serve"))
+from tool_tokens import BEGIN_CALLS, END_CALLS, add_tool_tokens
 
 TEXT, CHAT, EMBEDDINGS = "/v1/completions", "/v1/chat/completions", "/v1/embeddings"
 STRICT = {kind: strict_copy(kind) for kind in (Completion, ChatCompletion, ChatCompletionChunk, CreateEmbeddingResponse, Model)}
@@ -243,25 +247,8 @@ def check_embeddings(client, stage, shards, folder):
 
 
 TOOLS = [{"type": "function", "function": {"name": "time", "description": "The time.", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}]
-CALL = ["<|tool_call_start|>", " time", "(", "a", "=", "1", ")", "<|tool_call_end|>"]
+CALL = [BEGIN_CALLS, " time", "(", "a", "=", "1", ")", END_CALLS]
 BIASES = [100, 87, 74, 61, 48, 44, 18, 8]  # a token that came has a logit near 1, by the penalty, and all but these have one near -100
-
-
-def with_tool_tokens(folder):
-    """A copy of the model whose last two tokens begin and end calls, and whose template tells of tools."""
-    shutil.copytree(MODEL, folder)
-    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    vocab, last = tokenizer["model"]["vocab"], max(tokenizer["model"]["vocab"].values())
-    for number, text in ((last - 1, CALL[0]), (last, CALL[-1])):
-        old = next(one for one, own in vocab.items() if own == number)
-        del vocab[old]
-        tokenizer["model"]["merges"] = [merge for merge in tokenizer["model"]["merges"] if "".join(merge) != old]
-        tokenizer["added_tokens"].append({**tokenizer["added_tokens"][-1], "id": number, "content": text})
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
-    (folder / "chat_template.jinja").write_text(
-        "{{ bos_token }}{% if tools %}Tools.\n{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
-        "{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}{% endif %}<|im_end|>\n{% endfor %}<|im_start|>assistant\n")
-    return folder
 
 
 def check_tools(client, server, vocab):
@@ -320,7 +307,8 @@ def main():
             if not arguments.no_embeddings:
                 print(check_embeddings(client, arguments.stage, shards, folder), flush=True)
             assert server.end() == 0
-            split(arguments.tools, with_tool_tokens(folder / "with-tools"), folder / "tools")
+            add_tool_tokens(shutil.copytree(MODEL, folder / "with-tools"))
+            split(arguments.tools, folder / "with-tools", folder / "tools")
             server = Server(arguments.stage, folder / "tools", folder, "tools")
             client = openai.OpenAI(base_url=server.url + "/v1", api_key="-", max_retries=0, timeout=600)
             print(check_tools(client, server, 1024), flush=True)
