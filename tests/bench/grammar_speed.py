@@ -6,7 +6,8 @@
 BENCH_GRAMMAR is the program of that name. FILE is a tokenizer.json. DATA are files of lines {"schema": S, "tests": [{"data": JSON,
 "valid": BOOL}]}, which may end in .gz, or folders of JSON-Schema-Test-Suite, such as tests/draft2020-12. Needs the Python packages
 tokenizers and, with --llguidance, llguidance. An instance counts as accepted if it is accepted as Python writes it or without blanks.
-A schema is right if it is compiled and each instance is judged as `valid` says. Times are processor time of one thread: of a compilation,
+A schema is right if it is compiled and each instance is judged as `valid` says; answers have their keys in the order of the schema, so
+a valid instance in another order counts as rejected. Times are processor time of one thread: of a compilation,
 from the schema to a state that can be asked for a mask; of a mask, with taking the token. A schema on which a process dies, or which takes
 more than 30 s, counts as failed, and the process begins anew.
 """
