@@ -33,8 +33,8 @@ struct Function {
 
 // Where a name stands among the declared ones; others follow these.
 size_t rank(const JsonNode* properties, std::string_view name) {
-  const JsonNode* property = properties ? properties->find(name) : nullptr;
   if (!properties) return 0;
+  const JsonNode* property = properties->find(name);
   const auto& all = properties->children;
   return static_cast<size_t>(std::find(all.begin(), all.end(), property) - all.begin());
 }

@@ -110,8 +110,8 @@ std::shared_ptr<CompiledGrammar> ConstraintCache::get(const std::string& text) {
     }
     compiled_.wait(lock);
   }
+  if (tokens_ == nullptr) tokens_ = std::make_shared<TokenTable>(tokenizer_, vocab_);  // may throw: before the entry
   entries_[text].used = ++uses_;
-  if (tokens_ == nullptr) tokens_ = std::make_shared<TokenTable>(tokenizer_, vocab_);
   lock.unlock();
   std::shared_ptr<CompiledGrammar> compiled;
   try {
