@@ -53,7 +53,7 @@ def bodies():
     yield TEXT, {"prompt": "Thus", "max_tokens": 30, "min_tokens": 30, "min_p": 0.1, "repetition_penalty": 1.2, "seed": 2}
     yield TEXT, {"prompt": "Thus", "max_tokens": 200, "ignore_eos": True, "seed": 2**40}
     yield CHAT, {"messages": say, "max_completion_tokens": 12, "seed": 3, "user": "me", "logprobs": True}
-    yield CHAT, {"messages": say, "temperature": 0}
+    yield CHAT, {"messages": say, "temperature": 0, "max_tokens": 256}  # the default of a file, which is not that of a server
 
 
 def split_fields(resource, body):

@@ -61,14 +61,15 @@ def check_time_limits(server):
 def check_refusals(server):
     client = client_of(server)
     say = [{"role": "user", "content": "And"}]
-    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
+    sets = {"type": "array", "uniqueItems": True}
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": sets}}
     for text, body in (("best_of", {"prompt": "a", "best_of": 2}), ("temperature", {"prompt": "a", "temperature": -1}),
                        ("logprobs", {"prompt": "a", "logprobs": 1025}), ("21 log-probabilities", {"prompt": "a", "logprobs": 21}),
                        ("tokens", {"prompt": "and " * 1100}), ("suffix", {"prompt": "a", "suffix": "b"}), ("1023", {"prompt": [5000]}),
-                       ("guided_json", {"prompt": "a", "extra_body": {"guided_json": {"type": "object"}}})):
+                       ("uniqueItems", {"prompt": "a", "extra_body": {"guided_json": sets}})):
         with refused(openai.BadRequestError, 400, text):
             client.completions.create(model="m", **body)
-    for text, body in (("response_format", {"messages": say, "response_format": schema}), ("messages", {"messages": []}),
+    for text, body in (("response_format\": #: uniqueItems", {"messages": say, "response_format": schema}), ("messages", {"messages": []}),
                        ("tool_choice", {"messages": say, "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}),
                        ("top_logprobs", {"messages": say, "top_logprobs": 3})):
         with refused(openai.BadRequestError, 400, text):

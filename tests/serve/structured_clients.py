@@ -78,7 +78,7 @@ def main():
     parser.add_argument("clients", nargs="*", metavar="CLIENT", help=", ".join(METHODS))
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3, help="requests of each model by each method, at temperatures 0, 1 and 1.3 in turn")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()  # options may stand before the clients' names
     if unknown := set(args.clients) - set(METHODS):
         parser.error(f"no client {', '.join(sorted(unknown))}: expected {', '.join(METHODS)}")
     clients = [client for client in args.clients or METHODS if version_of(PACKAGES[client]) is not None]
