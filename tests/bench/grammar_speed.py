@@ -3,8 +3,9 @@
 
     grammar_speed.py BENCH_GRAMMAR --tokenizer FILE [--vocab N] [--eos ID] [--llguidance] DATA...
 
-BENCH_GRAMMAR is the program of that name. FILE is a tokenizer.json. DATA are files of lines {"schema": S, "tests": [{"data": JSON,
-"valid": BOOL}]}, which may end in .gz, or folders of JSON-Schema-Test-Suite, such as tests/draft2020-12. Needs the Python packages
+BENCH_GRAMMAR is the program of that name. FILE is a tokenizer.json. DATA are files of lines {"schema": S, "tests": [...]}, which may end
+in .gz, such as tests/golden/json-schema-test-suite/draft7.jsonl, or folders of that suite. A test is [JSON, BOOL] or {"data": JSON,
+"valid": BOOL}. Needs the Python packages
 tokenizers and, with --llguidance, llguidance. An instance counts as accepted if it is accepted as Python writes it or without blanks.
 A schema is right if it is compiled and each instance is judged as `valid` says; answers have their keys in the order of the schema, so
 a valid instance in another order counts as rejected. Times are processor time of one thread: of a compilation,
@@ -63,7 +64,10 @@ class Engine:
     def ask(self, line):
         if self.child is None:
             self.child = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            self.name = self.exchange(self.hello).get("name", self.command[0])
+            found = self.exchange(self.hello)
+            if "name" not in found:
+                sys.exit(f"{' '.join(self.command)}: {found}, expected its name")
+            self.name = found["name"]
         return self.exchange(line)
 
     def exchange(self, line):
@@ -94,24 +98,25 @@ class Engine:
 
 
 def lines_of(path):
+    """Yields a schema and its tests, each with its instance and whether that is valid."""
     if path.is_dir():
         for file in sorted(path.rglob("*.json")):
             for group in json.loads(file.read_text()):
                 schema = group["schema"]
                 if "draft7" in path.name and isinstance(schema, dict):
                     schema = {"$schema": "http://json-schema.org/draft-07/schema#", **schema}
-                yield schema, group["tests"]
+                yield schema, [(test["data"], test["valid"]) for test in group["tests"]]
         return
     with (gzip.open if path.suffix == ".gz" else open)(path, "rt") as lines:
         for line in map(json.loads, lines):
-            yield line["schema"], line["tests"]
+            yield line["schema"], [(test["data"], test["valid"]) if isinstance(test, dict) else test for test in line["tests"]]
 
 
 def cases_of(paths, tokenizer):
     """Lines for an engine, each with (number of the test, whether it is valid) of its texts."""
     for schema, tests in (line for path in paths for line in lines_of(path)):
-        texts = [(n, test["valid"], text) for n, test in enumerate(tests)
-                 for text in dict.fromkeys(json.dumps(test["data"], ensure_ascii=False, separators=s) for s in (None, (",", ":")))]
+        texts = [(n, valid, text) for n, (data, valid) in enumerate(tests)
+                 for text in dict.fromkeys(json.dumps(data, ensure_ascii=False, separators=s) for s in (None, (",", ":")))]
         try:
             line = {"schema": schema, "tests": [{"text": text, "ids": tokenizer.encode(text, add_special_tokens=False).ids} for _, _, text in texts]}
         except UnicodeEncodeError:  # half of a surrogate pair, which no text of tokens can be
