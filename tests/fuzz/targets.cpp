@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdlib>
 
+#include "fuzz/grammar_targets.h"
 #include "fuzz/http_target.h"
 #include "fuzz/job_targets.h"
 #include "fuzz/model_targets.h"
@@ -37,6 +38,10 @@ constexpr std::array kTargets = {
     Target{"embeddings_request", embeddings_request},
     Target{"call_reader", call_reader},
     Target{"thought_reader", thought_reader},
+    Target{"schema", schema},
+    Target{"pattern", pattern},
+    Target{"gbnf", gbnf},
+    Target{"call_list", call_list},
 };
 
 }  // namespace
