@@ -73,7 +73,7 @@ build() {
   echo "Building build/$preset"
   # shellcheck disable=SC2206  # a list of targets
   local make=(cmake --build --preset "$preset" ${LFM2_TARGETS:+--target $LFM2_TARGETS})
-  if ! cmake --preset "$preset" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 "$@" >"$log" 2>&1; then
+  if ! cmake --preset "$preset" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=48 "$@" >"$log" 2>&1; then
     status=1
     cat "$log" >&2
   elif [ -t 1 ]; then

@@ -22,8 +22,6 @@
 
 namespace lfm2 {
 
-using namespace help_group;
-
 namespace {
 
 constexpr int64_t kMax = int64_t{1} << 20;
@@ -49,7 +47,7 @@ struct Program {
 void add_console(CLI::App& command, Console& console) {
   const std::vector<std::pair<std::string, ProgressMode>> modes = {
       {"auto", ProgressMode::kAuto}, {"on", ProgressMode::kOn}, {"off", ProgressMode::kOff}};
-  begin_group(command, kDiagnosis);
+  begin_group(command, help_group::kDiagnosis);
   command.add_flag("-q,--quiet", console.quiet, "Say nothing but errors");
   command.add_option("--progress", console.progress, "auto (on a terminal), on or off")
       ->transform(one_of(modes))
@@ -57,16 +55,16 @@ void add_console(CLI::App& command, Console& console) {
       ->default_str("auto");
 }
 
-// Adds a command. Its options belong to the group kInput until another group begins.
+// Adds a command. Its options belong to the group help_group::kInput until another group begins.
 CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& about) {
   CLI::App* command = app.add_subcommand(name, about);
-  command->get_help_ptr()->group(kDiagnosis);
-  begin_group(*command, kInput);
+  command->get_help_ptr()->group(help_group::kDiagnosis);
+  begin_group(*command, help_group::kInput);
   return command;
 }
 
 void add_stages(CLI::App& command, std::optional<int64_t>& stages, std::vector<int64_t>& layers) {
-  begin_group(command, kLayout);
+  begin_group(command, help_group::kLayout);
   auto* by_count = add_number(command, "--stages", stages, "Number of stages, as equal as can be", 1, kMax);
   by_count->default_str("4");
   add_numbers(command, "--layers", layers, "Layers of each stage, e.g. 7,6,6,5", 1, kMax)
@@ -103,7 +101,7 @@ void add_split(CLI::App& app, Program& program) {
   SplitOptions& options = program.split;
   command->add_option("MODEL", options.model, "The model")->required();
   add_config(*command, options.config);
-  begin_group(*command, kOutput);
+  begin_group(*command, help_group::kOutput);
   command->add_option("--out", options.out, "Folder for the shards")->required()->type_name("DIR");
   add_dtype(*command, options.dtype, "Type of the weights: keep (the model's own), fp32, bf16 or fp16");
   command->add_flag("--force", options.force, "Replace shards that are there");
@@ -120,7 +118,7 @@ void add_synth(CLI::App& app, Program& program) {
       ->type_name("FILE");
   add_number(*command, "--seed", options.seed, "Seed of the random weights", 0, std::numeric_limits<uint64_t>::max())
       ->capture_default_str();
-  begin_group(*command, kOutput);
+  begin_group(*command, help_group::kOutput);
   add_dtype(*command, options.dtype, "Type of the weights: fp32, bf16, fp16 or fp8");
   add_fp8(*command, options.scheme, options.modules);
   command->add_option("--out", options.out, "A .bin or .safetensors file, or a folder")->required()->type_name("FILE");
@@ -138,7 +136,7 @@ void add_quantize(CLI::App& app, Program& program) {
   QuantizeOptions& options = program.quantize;
   command->add_option("MODEL", options.model, "The model")->required();
   add_config(*command, options.config);
-  begin_group(*command, kOutput);
+  begin_group(*command, help_group::kOutput);
   command->add_option("--to", options.to, "Type of the weights: fp8")
       ->required()
       ->check(CLI::IsMember({"fp8"}))
@@ -154,7 +152,7 @@ void add_merge(CLI::App& app, Program& program) {
   CLI::App* command = add_command(app, "merge", "Put shards together again");
   MergeOptions& options = program.merge;
   command->add_option("DIR", options.shards, "Folder of the shards")->required();
-  begin_group(*command, kOutput);
+  begin_group(*command, help_group::kOutput);
   command->add_option("--out", options.out, "A .bin or .safetensors file, or a folder")->required()->type_name("FILE");
   command->add_flag("--force", options.force, "Replace a model that is there");
   add_console(*command, program.console);
@@ -178,7 +176,7 @@ void add_inspect(CLI::App& app, Program& program) {
   InspectOptions& options = program.inspect;
   command->add_option("MODEL", options.model, "The model, or a folder of shards")->required();
   add_config(*command, options.config);
-  begin_group(*command, kOutput);
+  begin_group(*command, help_group::kOutput);
   command->add_flag("--json", options.json, "Print JSON, for programs");
   command->callback([&program] { program.run = [&program] { run_inspect(program.inspect); }; });
 }
@@ -192,13 +190,13 @@ void add_plan(CLI::App& app, Program& program) {
       ->required();
   add_config(*command, options.config);
   add_number(*command, "--length", options.length, "Tokens in one sample", 1, kMax)->capture_default_str();
-  begin_group(*command, kOutput);
+  begin_group(*command, help_group::kOutput);
   command->add_flag("--json", options.json, "Print JSON, for programs");
   add_stages(*command, options.stages, options.layers);
   add_number(*command, "--micro-batch", options.micro_batch, "Samples in one micro-batch; 0: enough for 2048 tokens", 0,
              kMax)
       ->capture_default_str();
-  begin_group(*command, kMachine);
+  begin_group(*command, help_group::kMachine);
   command->add_option("--gpu-memory", options.gpu_memory, "Report whether each stage fits, e.g. 80GB")
       ->type_name("BYTES");
   add_dtype(*command, options.dtype, "Type of the weights on the GPU: keep (the model's own), fp32, bf16 or fp16");
@@ -213,7 +211,7 @@ void add_tokenize(CLI::App& app, Program& program) {
   command->add_flag("--decode", options.decode, "The other way: each line is a JSON list of ids and becomes its text");
   command->add_flag("--no-special", options.no_special,
                     "Add no tokens around the text, such as its beginning; with --decode, leave special tokens out");
-  begin_group(*command, kOutput);
+  begin_group(*command, help_group::kOutput);
   command->add_flag("--json", options.json, "Texts are JSON strings, so that they may have line breaks");
   auto* chat = command->add_flag(
       "--chat", options.chat,
@@ -221,7 +219,7 @@ void add_tokenize(CLI::App& app, Program& program) {
       "which the chat template turns into text up to the assistant's answer");
   chat->excludes("--decode", "--no-special", "--json");
   command->add_flag("--render", options.render, "That text as a JSON string instead of its ids")->needs(chat);
-  begin_group(*command, kMachine);
+  begin_group(*command, help_group::kMachine);
   add_number(*command, "--threads", options.threads, "Threads; 0: one for each core", 0, 1024)->capture_default_str();
   command->callback([&program] { program.run = [&program] { run_tokenize(program.tokenize); }; });
 }
@@ -235,8 +233,8 @@ int run(int argc, char** argv) {
   Program program;
   CLI::App app(kDescription, "weights-tools");
   app.formatter(std::make_shared<HelpFormatter>());
-  app.get_help_ptr()->group(kDiagnosis);
-  app.set_version_flag("--version", "weights-tools " LFM2_VERSION)->group(kDiagnosis);
+  app.get_help_ptr()->group(help_group::kDiagnosis);
+  app.set_version_flag("--version", "weights-tools " LFM2_VERSION)->group(help_group::kDiagnosis);
   app.require_subcommand(1);
   add_split(app, program);
   add_synth(app, program);

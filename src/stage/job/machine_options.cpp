@@ -11,8 +11,6 @@
 
 namespace lfm2 {
 
-using namespace help_group;
-
 const char* transport_option(TransportChoice transport) {
   switch (transport) {
     case TransportChoice::kNccl:
@@ -29,7 +27,7 @@ const char* transport_option(TransportChoice transport) {
 
 void add_layout_options(CLI::App& app, Options& options) {
   const bool live = is_live(options.command);
-  begin_group(app, kLayout);
+  begin_group(app, help_group::kLayout);
   if (!live) add_setting(app, "--micro-batch", options.micro_batch, "Samples per micro-batch; 0: chosen", 0, kMaxCount);
   add_setting(
       app, "--virtual-stages", options.virtual_stages,
@@ -37,7 +35,7 @@ void add_layout_options(CLI::App& app, Options& options) {
       "and drains V times faster; 0: chosen",
       0, kMaxCount)
       ->type_name("V")
-      ->group(live ? "" : kLayout);  // accepted, then refused with its reason
+      ->group(live ? "" : help_group::kLayout);  // accepted, then refused with its reason
   add_numbers(app, "--layers", options.layer_counts,
               "Layers of each stage, or of each virtual stage, as in 7,6,6,5 or, cut between token mixer and "
               "feed-forward, 6.5,6,6,5.5; default equal",
@@ -52,7 +50,7 @@ void add_layout_options(CLI::App& app, Options& options) {
 }
 
 void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
-  begin_group(app, kMachine);
+  begin_group(app, help_group::kMachine);
   app.add_option("--dtype", dtype,
                  "Compute type: auto (the shards' own), fp32, bf16, fp16, or fp8 where shards hold it")
       ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16", "fp8"}))

@@ -19,30 +19,28 @@
 
 namespace lfm2 {
 
-using namespace help_group;
-
 namespace {
 
 CLI::Option* add_weights(CLI::App& app, Options& options) {
-  begin_group(app, kInput);
+  begin_group(app, help_group::kInput);
   return app.add_option("--weights", options.weights, "Folder of shards made by weights-tools split")
       ->envname("LFM2_WEIGHTS")
       ->type_name("DIR");
 }
 
 void add_sample_sizes(CLI::App& app, Options& options) {
-  begin_group(app, kInput);
+  begin_group(app, help_group::kInput);
   add_number(app, "--samples", options.samples, "Number of random samples (1024), or only the first N of the input", 1,
              kMaxCount);
   add_setting(app, "--length", options.length, "Tokens in each random sample", 1, kMaxCount);
 }
 
 void add_text_options(CLI::App& app, Options& options) {
-  begin_group(app, kInput);
+  begin_group(app, help_group::kInput);
   app.add_option("--tokenizer", options.tokenizer,
                  "Folder of tokenizer.json and chat template, for shards that were split without them")
       ->type_name("DIR");
-  begin_group(app, kGeneration);
+  begin_group(app, help_group::kGeneration);
   app.add_option(
          "--generation-config", options.generation_config,
          "How prompts and messages are continued unless options or lines say otherwise: a file, or none; default "
@@ -51,14 +49,14 @@ void add_text_options(CLI::App& app, Options& options) {
 }
 
 CLI::Option* add_score(CLI::App& app, Options& options) {
-  begin_group(app, kOutput);
+  begin_group(app, help_group::kOutput);
   return app.add_flag("--score", options.results.score,
                       "Log-probability of every token of a sample after the first, or of its target, instead of "
                       "logits; and perplexity");
 }
 
 void add_hidden(CLI::App& app, Options& options) {
-  begin_group(app, kOutput);
+  begin_group(app, help_group::kOutput);
   auto* hidden =
       app.add_option("--hidden", options.results.hidden,
                      "Hidden states after the final norm instead of logits: of the last position, the mean "
@@ -72,7 +70,7 @@ void add_hidden(CLI::App& app, Options& options) {
 }
 
 void add_seed(CLI::App& app, Options& options) {
-  begin_group(app, kGeneration);
+  begin_group(app, help_group::kGeneration);
   const bool serves = options.command == Command::kServe;
   CLI::Option* seed = add_number(app, "--seed", options.seed,
                                  serves ? "Seed of requests without one; default: each draws its own"
@@ -83,7 +81,7 @@ void add_seed(CLI::App& app, Options& options) {
 }
 
 CLI::Option* add_output(CLI::App& app, Options& options) {
-  begin_group(app, kOutput);
+  begin_group(app, help_group::kOutput);
   return app
       .add_option("--output", options.output,
                   "Results: .bin (last-position logits), .h5 or .jsonl; written by the last rank")
@@ -106,7 +104,7 @@ void add_sample_options(CLI::App& app, Options& options) {
       ->type_name("TEXT")
       ->excludes(input);
   add_text_options(app, options);
-  begin_group(app, kInput);
+  begin_group(app, help_group::kInput);
   app.add_flag("--strict", options.strict, "A bad batch line ends the job instead of being answered with an error");
   add_sample_sizes(app, options);
   add_seed(app, options);
@@ -155,7 +153,7 @@ void add_rule(CLI::App& app, SamplingOverrides& sampling, std::optional<T> Sampl
 void add_generation_options(CLI::App& app, Options& options) {
   GenerationOptions& generation = options.generation;
   SamplingOverrides& sampling = generation.sampling;
-  begin_group(app, kGeneration);
+  begin_group(app, help_group::kGeneration);
   add_number(app, spellings("--max-tokens"), sampling.max_new,
              is_live(options.command) ? "Tokens of an answer at most, unless its request says otherwise"
                                       : "Continue each sample by up to N tokens instead of scoring it",
@@ -203,12 +201,12 @@ void add_doctor_options(CLI::App& app, Options& options, std::string& dtype) {
   add_output(app, options)->description("Where a job would write: its locks, room and limits are looked at");
   add_layout_options(app, options);
   add_machine_options(app, options, dtype);
-  begin_group(app, kDiagnosis);
+  begin_group(app, help_group::kDiagnosis);
   app.add_flag("-v,--verbose", options.verbose, "Say where errors were thrown");
 }
 
 void add_report_options(CLI::App& app, Options& options) {
-  begin_group(app, kDiagnosis);
+  begin_group(app, help_group::kDiagnosis);
   auto* benchmark = app.add_flag("--benchmark", options.benchmark, "Repeat the job and report median and spread");
   add_setting(app, "--warmup", options.warmup, "Runs before those that count", 0, 1000000)->needs(benchmark);
   add_setting(app, "--repeat", options.repeat, "Runs that count", 1, 1000000)->needs(benchmark);
@@ -239,9 +237,9 @@ void add_live_options(CLI::App& app, Options& options, std::string& dtype) {
   options.generation.page_size = kLivePage;
   add_weights(app, options)->required();
   if (options.command == Command::kServe) {
-    begin_group(app, kServer);
+    begin_group(app, help_group::kServer);
     add_serve_options(app, options.serve);
-    begin_group(app, kDiagnosis);
+    begin_group(app, help_group::kDiagnosis);
     auto* quiet = app.add_flag("-q,--quiet", options.quiet, "No line for each request on standard output");
     app.get_option("--log-requests")->excludes(quiet);
   }
@@ -250,7 +248,7 @@ void add_live_options(CLI::App& app, Options& options, std::string& dtype) {
   add_generation_options(app, options);
   add_layout_options(app, options);
   add_machine_options(app, options, dtype);
-  begin_group(app, kDiagnosis);
+  begin_group(app, help_group::kDiagnosis);
   app.add_flag("-v,--verbose", options.verbose, "Report what each rank does, and where errors were thrown");
 }
 
@@ -306,8 +304,8 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   const bool named = known != kCommands.end();
   const CommandWords& command = named ? *known : kCommands.front();
   CLI::App& app = *program.get_subcommand(command.name);
-  app.get_help_ptr()->group(kDiagnosis);
-  app.set_version_flag("--version", kVersionText)->group(kDiagnosis);
+  app.get_help_ptr()->group(help_group::kDiagnosis);
+  app.set_version_flag("--version", kVersionText)->group(help_group::kDiagnosis);
   options.command = command.command;
   command.add_options(app, options, dtype);  // only of this command; other commands also read LFM2_WEIGHTS
   std::vector<std::string> words(std::make_reverse_iterator(argv + argc), std::make_reverse_iterator(argv + 1));

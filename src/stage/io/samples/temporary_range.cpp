@@ -17,7 +17,7 @@ namespace lfm2 {
 
 namespace {
 
-constexpr uint64_t kPieceBytes = uint64_t{4} << 20;
+constexpr uint64_t kBytesMovedAtOnce = uint64_t{4} << 20;
 constexpr uint64_t kFewAddresses = uint64_t{64} << 20;
 
 std::filesystem::path temporary_folder() {
@@ -52,7 +52,7 @@ void TemporaryRange::grow(uint64_t bytes) {
     throw Error(ExitCode::kData, fmt::format("the {} of one job take more than {:.2f} GB", what_, gigabytes(most_)));
   // In steps of an eighth, so that the pieces of a large job stay few.
   const uint64_t wanted = std::max(bytes, capacity_ + capacity_ / 8);
-  const uint64_t end = std::min((wanted + kPieceBytes - 1) / kPieceBytes * kPieceBytes, most_);
+  const uint64_t end = std::min((wanted + kBytesMovedAtOnce - 1) / kBytesMovedAtOnce * kBytesMovedAtOnce, most_);
   if (end > addresses_) set_addresses_aside(end);
   if (bytes <= in_memory_ || !map_file(capacity_, end - capacity_)) map_memory(capacity_, end - capacity_, bytes);
   piece_ends_.push_back(capacity_ = end);
