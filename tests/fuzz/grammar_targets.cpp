@@ -27,7 +27,7 @@ using grammar::Grammar;
 using grammar::Matcher;
 
 constexpr TokenId kEnd = 256, kStartCalls = 257, kEndCalls = 258;
-constexpr size_t kLongestWalk = 200;
+constexpr size_t kMaxWalk = 200;
 
 // Small, so that hostile inputs meet them soon.
 grammar::Limits small_limits() {
@@ -70,7 +70,7 @@ std::string walk(Grammar grammar, std::string_view choices) {
   Matcher matcher(std::make_shared<CompiledGrammar>(std::move(grammar), tokens()), {kEnd});
   std::string text;
   try {
-    for (size_t place = 0; place < kLongestWalk; ++place) {
+    for (size_t place = 0; place < kMaxWalk; ++place) {
       const std::vector<TokenId> ids = allowed(matcher);
       require(!ids.empty(), "a mask without a token");
       const auto choice = static_cast<uint8_t>(place < choices.size() ? choices[place] : 0);
