@@ -69,9 +69,21 @@ class GbnfReader {
     for (;;) {
       alternatives.push_back(read_sequence(depth));
       if (depth == 0) lexer_.skip_to_alternative();
-      if (!lexer_.consume("|")) return alternatives;
+      if (!lexer_.consume("|")) return merged(std::move(alternatives));
       lexer_.skip_blanks(true);
     }
+  }
+
+  // Alternatives that are texts become one, so that a matcher follows them as one.
+  std::vector<Sequence> merged(std::vector<Sequence> alternatives) {
+    std::vector<Expr> texts;
+    std::erase_if(alternatives, [&](const Sequence& one) {
+      const bool is_one_text = one.empty() || (one.size() == 1 && is_text(one.front()));
+      if (is_one_text) texts.push_back(one.empty() ? expressions().empty() : one.front().expression());
+      return is_one_text;
+    });
+    if (!texts.empty()) alternatives.push_back({Symbol::text(expressions().either(texts))});
+    return alternatives;
   }
 
   Sequence read_sequence(uint32_t depth) {
@@ -108,12 +120,8 @@ class GbnfReader {
     lexer_.skip_blanks(true);
     std::vector<Sequence> alternatives = read_alternatives(depth + 1);
     if (!lexer_.consume(")")) lexer_.refuse(")");
-    std::vector<Expr> texts;
-    for (const Sequence& one : alternatives) {
-      if (one.size() > 1 || (one.size() == 1 && !is_text(one.front()))) return rule_of(std::move(alternatives));
-      texts.push_back(one.empty() ? expressions().empty() : one.front().expression());
-    }
-    return Symbol::text(expressions().either(texts));
+    if (alternatives.size() == 1 && alternatives.front().size() == 1) return alternatives.front().front();
+    return rule_of(std::move(alternatives));
   }
 
   Expr read_text() {

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <vector>
-
 #include "grammar/expression/pattern.h"
 #include "grammar/expression/refusal.h"
 #include "grammar/expression/text_set.h"
@@ -39,9 +37,7 @@ Grammar regex_grammar(std::string_view expression, Limits limits) {
 Grammar choice_grammar(std::span<const std::string> choices, Limits limits) {
   return grammar_of("choice", limits, [&](Expressions& expressions) {
     if (choices.empty()) throw Refusal("", "", "an empty list", "one text or more");
-    std::vector<Expr> texts;
-    for (const std::string& choice : choices) texts.push_back(expressions.text(choice));
-    return expressions.either(texts);
+    return expressions.texts({choices.begin(), choices.end()});
   });
 }
 

@@ -10,6 +10,7 @@ namespace {
 
 // Deeper nodes would need too much stack: derivatives recurse into depth, not along concats.
 constexpr uint32_t kMaxNodeDepth = 2'000;
+constexpr int kMaxTextsDepth = 64;  // of beginnings that texts have in common
 
 uint32_t saturated_length(uint64_t length) { return static_cast<uint32_t>(std::min<uint64_t>(length, UINT32_MAX)); }
 
@@ -25,26 +26,6 @@ Expressions::Expressions(Limits limits) : limits_(limits), steps_left_(limits.ex
   intern({Kind::kNothing, false, Possible::kNo, 0, 0, 0, 0, 0, 0});
   intern({Kind::kEmpty, true, Possible::kYes, 0, 0, 0, 0, 0, 0});
   intern({Kind::kComplement, true, Possible::kYes, 1, 0, kNoMax, 0, 0, 0});
-}
-
-Expressions::View Expressions::view(Expr expr) const {
-  const Node& fields = node(expr);
-  switch (fields.kind) {
-    case Kind::kConcat:
-      return {fields.kind, {Expr{fields.a}, Expr{fields.b}}};
-    case Kind::kComplement:
-      return {fields.kind, {Expr{fields.a}}};
-    case Kind::kRepeat:
-      return {fields.kind, {Expr{fields.a}}, fields.b, fields.c};
-    case Kind::kEither:
-    case Kind::kBoth: {
-      View view{fields.kind, {}};
-      for (const uint32_t part : parts_of(fields)) view.parts.push_back(Expr{part});
-      return view;
-    }
-    default:
-      return {fields.kind, {}};
-  }
 }
 
 std::vector<uint32_t> Expressions::parts_of(const Node& node) const {
@@ -75,8 +56,8 @@ uint64_t Expressions::hash_of(const Node& fields, std::span<const uint32_t> part
   return mixed(mixed(mixed(hash, fields.a), fields.b), fields.c);
 }
 
-void Expressions::grow_table() {
-  table_.assign(table_.size() * 2, kUnknown);
+void Expressions::fill_table(size_t slots) {
+  table_.assign(slots, kUnknown);
   for (uint32_t number = 0; number < nodes_.size(); ++number) {
     const Node& node = nodes_[number];
     const bool is_list = node.kind == Kind::kEither || node.kind == Kind::kBoth;
@@ -85,6 +66,21 @@ void Expressions::grow_table() {
     while (table_[slot] != kUnknown) slot = (slot + 1) & (table_.size() - 1);
     table_[slot] = number;
   }
+}
+
+// A node refers to older ones alone. Its derivatives and the facts about it may be younger.
+void Expressions::forget(const Mark& after) {
+  nodes_.resize(after.nodes);
+  lists_.resize(after.lists);
+  transitions_.resize(after.nodes);
+  for (Transitions& from : transitions_) from.row = kNoRow;
+  rows_ = {};
+  for (Facts& facts : universes_) {
+    if (facts.within.size() > after.nodes) facts.within.resize(after.nodes);
+    for (uint32_t& whole : facts.within)
+      if (whole >= after.nodes) whole = 0;
+  }
+  fill_table(table_.size());
 }
 
 // `parts` is of kEither and kBoth alone.
@@ -101,7 +97,7 @@ Expr Expressions::intern(Node fields, std::span<const uint32_t> parts) {
   if (fields.depth > kMaxNodeDepth)
     throw Refusal("", "", "patterns and bounds that lie too deep in each other",
                   fmt::format("at most {} levels", kMaxNodeDepth));
-  if (nodes_.size() >= limits_.expression_nodes || memory() > limits_.expression_bytes)
+  if (is_full())
     throw Refusal("", "", "expressions that need too much memory",
                   fmt::format("at most {} parts and {} MiB", limits_.expression_nodes, limits_.expression_bytes >> 20));
   if (is_list) {
@@ -113,7 +109,7 @@ Expr Expressions::intern(Node fields, std::span<const uint32_t> parts) {
   nodes_.push_back(fields);
   transitions_.push_back({kNoRow, kUnknown, kUnknown});
   table_[slot] = number;
-  if (nodes_.size() * 2 > table_.size()) grow_table();
+  if (nodes_.size() * 2 > table_.size()) fill_table(table_.size() * 2);
   return Expr{number};
 }
 
@@ -136,6 +132,29 @@ Expr Expressions::text(std::string_view bytes) {
     whole = concat(this->bytes(set), whole);
   }
   return whole;
+}
+
+Expr Expressions::texts(std::vector<std::string> all) {
+  if (all.empty()) return nothing();
+  std::ranges::sort(all);
+  return texts_from(all, 0, 0);
+}
+
+// The texts from byte `at` on, with common beginnings written once, so that a step through many texts looks at those
+// alone that still fit.
+Expr Expressions::texts_from(std::span<const std::string> sorted, size_t at, int depth) {
+  const std::string_view first = sorted.front(), last = sorted.back();
+  if (sorted.size() == 1) return text(first.substr(at));
+  const auto split = static_cast<size_t>(std::ranges::mismatch(first, last).in1 - first.begin());
+  std::vector<Expr> parts;
+  for (size_t begin = 0; begin < sorted.size();) {
+    size_t end = begin + 1;
+    const bool ends = sorted[begin].size() == split;
+    while (depth < kMaxTextsDepth && !ends && end < sorted.size() && sorted[end][split] == sorted[begin][split]) ++end;
+    parts.push_back(texts_from(sorted.subspan(begin, end - begin), split, depth + 1));
+    begin = end;
+  }
+  return concat(text(first.substr(at, split - at)), either(parts));
 }
 
 // Two repetitions of the same expression beside each other are one: e{a,b} e{c,d} = e{a+c,b+d}, e e{c,d} = e{c+1,d+1}.

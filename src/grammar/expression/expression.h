@@ -14,6 +14,7 @@
 #include <initializer_list>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -53,6 +54,7 @@ class Expressions {
   Expr empty() const { return Expr{1}; }     // the empty text alone
   Expr anything() const { return Expr{2}; }  // all byte strings
   Expr text(std::string_view bytes);         // this one byte string
+  Expr texts(std::vector<std::string> all);  // any of these byte strings
   Expr bytes(const ByteSet& set);            // one byte of the set
   Expr concat(Expr first, Expr second);
   Expr concat(std::span<const Expr> parts);
@@ -95,32 +97,28 @@ class Expressions {
   bool matches(Expr expr, std::string_view bytes) { return nullable(derivative(expr, bytes)); }
   // Bytes that a text may begin with: at least all of them, told by the structure of the expression alone.
   const ByteSet& first(Expr expr);
-  // The parts of an expression, for whoever decides something by structure. kRepeat: one part, min, max.
-  struct View {
-    Kind kind;
-    std::vector<Expr> parts;
-    uint32_t min = 0, max = 0;
-  };
-  View view(Expr expr) const;
   // A byte of each class: derivatives by other bytes are the same as by one of these.
   std::span<const uint8_t> representatives(Expr expr);
 
   // Whether the language has any text. Exact, and remembered.
   bool possible(Expr expr);
-  bool overlap(Expr first, Expr second);
-  bool contains(Expr whole, Expr part);
   // Whether each text of `beginnings` is the beginning of a text of `whole`.
   bool begins(Expr whole, Expr beginnings);
-  // Whether the language is the empty text alone.
-  bool ends_here_only(Expr expr);
-  // The number of texts, if it is at most `most`.
-  std::optional<uint64_t> count(Expr expr, uint64_t most);
 
   // The number of expressions, and the memory in bytes.
   size_t size() const { return nodes_.size(); }
   size_t memory() const;
+  // Whether a call threw Refusal because of memory rather than work.
+  bool is_full() const { return nodes_.size() >= limits_.expression_nodes || memory() > limits_.expression_bytes; }
+  // Expressions made after mark() can be forgotten, so that their memory is free again. Those made before stay valid.
+  struct Mark {
+    size_t nodes, lists;
+  };
+  Mark mark() const { return {nodes_.size(), lists_.size()}; }
+  void forget(const Mark& after);
   // Allows this much further work: about the number of nodes looked up. A new object has Limits::expression_steps.
   void refuel(uint64_t steps) { steps_left_ = steps; }
+  uint64_t steps_left() const { return steps_left_; }
   const Limits& limits() const { return limits_; }
 
  private:
@@ -164,9 +162,10 @@ class Expressions {
   std::vector<uint32_t> parts_of(const Node& node) const;
   uint64_t hash_of(const Node& fields, std::span<const uint32_t> parts) const;
   Expr intern(Node fields, std::span<const uint32_t> parts = {});
-  void grow_table();
+  void fill_table(size_t slots);
   void charge(uint64_t steps);
 
+  Expr texts_from(std::span<const std::string> sorted, size_t at, int depth);
   Expr concat_one(Expr first, Expr second);
   std::optional<Expr> joined_repeats(Expr first, Expr second);
   void add_either_term(Expr part, Terms& terms);

@@ -71,10 +71,6 @@ bool Expressions::search(Expr start) {
   return false;
 }
 
-bool Expressions::overlap(Expr first, Expr second) { return possible(both({first, second})); }
-
-bool Expressions::contains(Expr whole, Expr part) { return !possible(both({part, complement(whole)})); }
-
 bool Expressions::begins(Expr whole, Expr beginnings) {
   if (!possible(beginnings)) return true;
   if (!possible(whole)) return false;
@@ -96,61 +92,6 @@ bool Expressions::begins(Expr whole, Expr beginnings) {
     }
   }
   return true;
-}
-
-bool Expressions::ends_here_only(Expr expr) {
-  if (!nullable(expr)) return false;
-  const auto bytes = representatives(expr);
-  const std::vector<uint8_t> copy(bytes.begin(), bytes.end());
-  return std::ranges::none_of(copy, [&](uint8_t byte) { return possible(derivative(expr, byte)); });
-}
-
-// Sums over the automaton, depth first. An expression that comes back to itself has texts without end.
-std::optional<uint64_t> Expressions::count(Expr start, uint64_t most) {
-  struct Visit {
-    Expr expr;
-    std::vector<std::pair<Expr, uint64_t>> steps;  // where to, and by how many bytes
-    size_t next = 0;
-  };
-  constexpr uint64_t kOpen = UINT64_MAX;
-  std::unordered_map<Expr, uint64_t> counts;
-  std::vector<Visit> visits;
-  const auto enter = [&](Expr expr) {
-    counts[expr] = kOpen;
-    Visit visit{expr, {}};
-    const PartitionId classes = partition(expr);
-    std::vector<uint64_t> sizes(classes_.representatives(classes).size());
-    for (const uint8_t number : classes_.classes(classes)) ++sizes[number];
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      charge(1);
-      const Expr next = derivative(expr, classes_.representatives(classes)[i]);
-      if (possible(next)) visit.steps.emplace_back(next, sizes[i]);
-    }
-    visits.push_back(std::move(visit));
-  };
-  if (!possible(start)) return 0;
-  enter(start);
-  while (!visits.empty()) {
-    Visit& visit = visits.back();
-    if (visit.next < visit.steps.size()) {
-      const Expr next = visit.steps[visit.next++].first;
-      const auto known = counts.find(next);
-      if (known == counts.end())
-        enter(next);
-      else if (known->second == kOpen)
-        return std::nullopt;
-      continue;
-    }
-    uint64_t sum = nullable(visit.expr) ? 1 : 0;
-    for (const auto& [next, bytes] : visit.steps) {
-      if (sum > most || counts[next] > (most - sum) / bytes) return std::nullopt;
-      sum += counts[next] * bytes;
-    }
-    if (sum > most) return std::nullopt;
-    counts[visit.expr] = sum;
-    visits.pop_back();
-  }
-  return counts[start];
 }
 
 }  // namespace lfm2::grammar

@@ -1,33 +1,11 @@
 #include "grammar/schema/notation.h"
 
-#include <algorithm>
-#include <span>
+#include <utility>
 
 namespace lfm2::grammar {
 namespace {
 
 constexpr uint32_t kMaxIndent = 64;
-constexpr int kMaxTrieDepth = 64;
-
-// One of the sorted texts from byte `at` on, with common beginnings written once, so that a step through many texts
-// looks at those alone that still fit.
-Expr one_of(std::span<const std::string> texts, size_t at, int depth, Expressions& expressions) {
-  const std::string& first = texts.front();
-  if (texts.size() == 1) return expressions.text(std::string_view(first).substr(at));
-  const auto different = std::mismatch(first.begin() + static_cast<std::ptrdiff_t>(at), first.end(),
-                                       texts.back().begin() + static_cast<std::ptrdiff_t>(at), texts.back().end());
-  const size_t split = static_cast<size_t>(different.first - first.begin());
-  std::vector<Expr> parts;
-  for (size_t begin = 0; begin < texts.size();) {
-    size_t end = begin + 1;
-    const bool ends = texts[begin].size() == split;
-    while (depth < kMaxTrieDepth && !ends && end < texts.size() && texts[end][split] == texts[begin][split]) ++end;
-    parts.push_back(one_of(texts.subspan(begin, end - begin), split, depth + 1, expressions));
-    begin = end;
-  }
-  return expressions.concat(expressions.text(std::string_view(first).substr(at, split - at)),
-                            expressions.either(parts));
-}
 
 }  // namespace
 
@@ -66,8 +44,7 @@ Expr Notation::quoted(const TextForm& texts, char quote, Spelling spelling) cons
   if (const std::vector<std::string>* listed = texts.listed()) {
     std::vector<std::string> spelled;
     for (const std::string& one : *listed) spelled.push_back(spell(one, spelling));
-    std::sort(spelled.begin(), spelled.end());
-    inner = one_of(spelled, 0, 0, expressions_);
+    inner = expressions_.texts(std::move(spelled));
   } else {
     inner = lower(texts.set(), spelling, expressions_);
   }

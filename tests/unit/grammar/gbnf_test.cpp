@@ -43,6 +43,13 @@ TEST(Gbnf, ReadsRecursion) {
                {"a", "aaa"});
 }
 
+// Thousands of alternatives without rules are one place of a text.
+TEST(Gbnf, ManyTextsAreOneAlternative) {
+  std::string grammar = "root ::= word root | \"\"\nword ::= \"w0;\"";
+  for (int i = 1; i < 5'000; ++i) grammar += " | \"w" + std::to_string(i) + "\" \";\"";
+  expect_texts(grammar, {"", "w0;w4999;", "w123;"}, {"w5000;", "w;", "w1"});
+}
+
 TEST(Gbnf, BreaksLinesWhereARuleGoesOn) {
   expect_texts("root ::=\n  \"a\" |\n  \"b\"\n  | (\n \"c\"\n \"d\" )\nx ::= \"x\"", {"a", "b", "cd"}, {"x", "c"});
 }
