@@ -2,6 +2,7 @@
 #include "grammar/constraint_cache.h"
 
 #include <algorithm>
+#include <new>
 #include <thread>
 
 #include "base/error.h"
@@ -74,12 +75,14 @@ Grammar answer_grammar(const OrderedJson& json, const Tokenizer& tokenizer) {
 
 }  // namespace
 
-Grammar compile_constraint(std::string_view text, const Tokenizer& tokenizer) {
+Grammar compile_constraint(std::string_view text, const Tokenizer& tokenizer) try {
   const LargeJson parsed = parse_large_json(text, "constraint");
   Grammar grammar = answer_grammar(*parsed, tokenizer);
   if (const auto thought = parsed->find("thought"); thought != parsed->end())
     add_thought(grammar, tokenizer, *thought == "open");
   return grammar;
+} catch (const std::bad_alloc&) {
+  throw Refusal("", "", "a constraint that needs too much memory", "a smaller one");
 }
 
 ConstraintCache::ConstraintCache(const Tokenizer& tokenizer, int64_t vocab)

@@ -33,7 +33,7 @@ constexpr size_t kMaxWalk = 200;
 grammar::Limits small_limits() {
   grammar::Limits limits;
   limits.expression_nodes = 20'000;
-  limits.expression_steps = 100'000;
+  limits.expression_steps = limits.mask_steps = 100'000;
   limits.max_places = 256;
   limits.max_state_bytes = size_t{1} << 20;
   limits.max_mask_bytes = size_t{1} << 16;

@@ -13,7 +13,8 @@ struct Limits {
   size_t schema_nodes = 50'000;                // objects and lists of a schema
   size_t expression_nodes = 1'000'000;         // of an Expressions
   size_t expression_bytes = size_t{64} << 20;  // memory of an Expressions, tables included
-  uint64_t expression_steps = 5'000'000;       // work of an Expressions between two calls of refuel()
+  uint64_t expression_steps = 5'000'000;       // work of an Expressions while a grammar is compiled
+  uint64_t mask_steps = 1'000'000;             // the same for one token or mask
   size_t max_places = 4'096;                   // of a matcher at once
   size_t max_rules = 500'000;                  // of a grammar
   size_t max_state_bytes = size_t{64} << 20;   // of the matcher states of one grammar

@@ -16,7 +16,8 @@ namespace lfm2::grammar {
 // Threads may use matchers of one compiled grammar at once; each holds its lock while it works.
 class CompiledGrammar {
  public:
-  // `tokens` must be those of the model. Error(kSoftware) for a grammar that is not finished; Refusal.
+  // `tokens` must be those of the model. Error(kSoftware) for a grammar that is not finished; Refusal, without pointer,
+  // where a text could begin in too many ways.
   CompiledGrammar(Grammar grammar, std::shared_ptr<const TokenTable> tokens);
 
   const TokenTable& tokens() const { return *tokens_; }
@@ -25,10 +26,13 @@ class CompiledGrammar {
 
  private:
   friend class Matcher;
-  // Drops the states where they take too much memory. The lock must be held.
+  // The lock must be held by callers of these. forget() drops all that matching made; make_room() does where the states
+  // take too much memory.
+  void forget();
   void make_room();
 
   Grammar grammar_;
+  const Expressions::Mark compiled_;
   const std::shared_ptr<const TokenTable> tokens_;
   MatcherStates states_;
   TokenMasks masks_;

@@ -59,13 +59,6 @@ void Grammar::set_repeat(RuleId rule, Sequence item, Sequence separator, uint32_
   set.max = max;
 }
 
-bool Grammar::possible(RuleId rule) {
-  const auto has_text = [&](const Symbol& symbol) {
-    return symbol.kind != Symbol::Kind::kText || expressions_->possible(symbol.expression());
-  };
-  return rules_with(rules_, has_text)[static_cast<size_t>(rule)];
-}
-
 void Grammar::finish() {
   expect(start_.has_value() && !finished(), "a grammar is finished without a start, or twice");
   const auto has_text = [&](const Symbol& symbol) {

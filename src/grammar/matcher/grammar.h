@@ -54,10 +54,6 @@ class Grammar {
   void set_start(RuleId rule);
   RuleId start_rule() const { return *start_; }
 
-  // Whether the rule has a text at all, with the rules as they are now. Rules that are declared only have none.
-  // Looks at all rules at each call.
-  bool possible(RuleId rule);
-
   // Ends the construction: drops what no text can use, so that a matcher never runs into a dead end, and rewrites
   // alternatives that begin with their own rule. Refusal, without pointer and keyword, where the start has no text and
   // where rules begin with each other. Rules may be added afterwards, around the old start for example; then finish()

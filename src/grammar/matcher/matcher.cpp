@@ -19,13 +19,19 @@ Matcher::Matcher(std::shared_ptr<CompiledGrammar> grammar, std::vector<TokenId> 
 template <class Work>
 auto Matcher::locked(const Work& work) {
   const std::lock_guard lock(grammar_->mutex_);
-  try {
-    grammar_->grammar_.expressions().refuel(grammar_->grammar_.limits().expression_steps);
-    grammar_->make_room();
-    if (generation_ != grammar_->generation_) replay();
-    return work();
-  } catch (const Refusal& refusal) {
-    throw OutOfFuel(refusal.what());  // of an expression that grew beyond its limits
+  Expressions& expressions = grammar_->grammar_.expressions();
+  grammar_->make_room();
+  for (bool is_again = false;; is_again = true) {
+    try {
+      if (generation_ != grammar_->generation_) replay();
+      expressions.refuel(expressions.limits().mask_steps);
+      return work();
+    } catch (const Refusal& refusal) {
+      // Other texts may have filled the memory, and a call that failed must not help those that follow.
+      const bool is_full = expressions.is_full();
+      grammar_->forget();
+      if (is_again || !is_full) throw OutOfFuel(refusal.what());
+    }
   }
 }
 
@@ -34,6 +40,7 @@ void Matcher::replay() {
   StateId state = grammar_->states_.start();
   for (Taken& one : taken_) {
     one.before = state;
+    grammar_->grammar_.expressions().refuel(grammar_->grammar_.limits().mask_steps);
     if (!is_end(one.token))
       state = one.token == kNoToken ? after_bytes(state, one.bytes) : after_token(state, one.token);
   }

@@ -142,14 +142,12 @@ ByteSet MatcherStates::first(StateId state) {
 }
 
 const ByteSet& MatcherStates::first(Expr expression) {
-  const auto [found, added] = first_.try_emplace(static_cast<uint32_t>(expression));
-  if (added) {
-    Expressions& expressions = grammar_.expressions();
-    const ByteSet bytes = expressions.first(expression);  // a superset
-    for (size_t byte = bytes._Find_first(); byte < 256; byte = bytes._Find_next(byte))
-      if (expressions.possible(expressions.derivative(expression, static_cast<uint8_t>(byte)))) found->second.set(byte);
-  }
-  return found->second;
+  if (const auto known = first_.find(static_cast<uint32_t>(expression)); known != first_.end()) return known->second;
+  Expressions& expressions = grammar_.expressions();
+  ByteSet bytes = expressions.first(expression);  // a superset
+  for (size_t byte = bytes._Find_first(); byte < 256; byte = bytes._Find_next(byte))
+    if (!expressions.possible(expressions.derivative(expression, static_cast<uint8_t>(byte)))) bytes.reset(byte);
+  return first_.emplace(static_cast<uint32_t>(expression), bytes).first->second;
 }
 
 // ---- Closures: what can be reached without a byte ----

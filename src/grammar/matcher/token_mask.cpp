@@ -55,9 +55,11 @@ TokenMasks::TokenMasks(Grammar& grammar, MatcherStates& states, const TokenTable
       expression_path_(TokenTrie::kMaxBytes + 1),
       state_path_(TokenTrie::kMaxBytes + 1) {}
 
-void TokenMasks::forget_states() {
-  for (const auto& [state, mask] : state_masks_) memory_ -= sizeof(StateMask) + mask.words.size() * sizeof(uint32_t);
+void TokenMasks::forget() {
+  std::fill(languages_.begin(), languages_.end(), std::nullopt);
+  inner_.clear();
   state_masks_.clear();
+  memory_ = 0;
 }
 
 const TokenTrie& TokenMasks::trie(size_t index) const {
@@ -73,11 +75,7 @@ void TokenMasks::charge(uint64_t visits) {
 
 void TokenMasks::write(StateId state, std::span<uint32_t> words) {
   expect(words.size() == tokens_.mask_words(), "a mask has other words than the vocabulary");
-  if (memory_ > grammar_.limits().max_mask_bytes) {  // they are made again where they are wanted
-    inner_.clear();
-    state_masks_.clear();
-    memory_ = 0;
-  }
+  if (memory_ > grammar_.limits().max_mask_bytes) forget();  // masks are made again where they are wanted
   const auto [mask, first_time] = state_masks_.try_emplace(state);
   if (!mask->second.words.empty()) {
     std::copy(mask->second.words.begin(), mask->second.words.end(), words.begin());
@@ -94,6 +92,7 @@ void TokenMasks::write(StateId state, std::span<uint32_t> words) {
 void TokenMasks::compute(StateId state, std::span<uint32_t> words) {
   fuel_ = grammar_.limits().mask_fuel;
   std::fill(words.begin(), words.end(), 0);
+  const Inner* last = nullptr;  // places with the same expression are neighbours
   for (uint32_t i = 0; i < states_.places(state); ++i) {
     const MatcherStates::Place place = states_.place(state, i);
     if (place.kind == MatcherStates::Place::Kind::kEnd) break;
@@ -102,9 +101,12 @@ void TokenMasks::compute(StateId state, std::span<uint32_t> words) {
       continue;
     }
     const Inner& found = inner(static_cast<Expr>(place.value));
-    charge(1 + found.visits);
-    if (!found.words.empty()) set_bits(words, found.words);
-    for (const TokenId id : found.ids) set_bit(words, id);
+    charge(1 + (&found == last ? 0 : found.visits));
+    if (&found != last) {
+      if (!found.words.empty()) set_bits(words, found.words);
+      for (const TokenId id : found.ids) set_bit(words, id);
+    }
+    last = &found;
     if (found.exits.empty()) continue;
     const StateId after = states_.after(place.frame);
     const ByteSet first = states_.first(after);
@@ -148,13 +150,14 @@ bool TokenMasks::takes_whole(Expr expression, size_t slice) {
     const auto most = static_cast<uint32_t>(of.trie.max_depth());
     languages_[slice] = expressions.repeat(character(of.language, expressions), 1, most);
   }
-  expressions.refuel(kMaxSearchSteps);
+  const uint64_t steps = expressions.steps_left(), search_steps = std::min(steps, kMaxSearchSteps);
+  expressions.refuel(search_steps);
   bool whole = false;
   try {
     whole = expressions.begins(expression, *languages_[slice]);
   } catch (const Refusal&) {  // too much work: the walk says the same
   }
-  expressions.refuel(grammar_.limits().expression_steps);
+  expressions.refuel(steps - (search_steps - expressions.steps_left()));
   return whole;
 }
 

@@ -30,8 +30,8 @@ class TokenMasks {
 
   // Bytes of the masks that are kept.
   size_t memory() const { return memory_; }
-  // Forgets masks of states, whose indices are void after MatcherStates::clear().
-  void forget_states();
+  // Forgets all masks, when states and expressions are forgotten.
+  void forget();
 
  private:
   // A node of a trie where an expression may end, with longer tokens below it.

@@ -235,6 +235,66 @@ TEST(Matcher, RunsOutOfFuelAlone) {
   EXPECT_TRUE(matcher.take(1));  // where it was, it may go on elsewhere
 }
 
+// [ab]*a[ab]{12} has 2^12 states; a text meets few of them, all texts together more than fit.
+TEST(Matcher, OtherTextsDoNotFillItsMemory) {
+  Limits limits;
+  limits.expression_nodes = 2'000;
+  Grammar grammar(limits);
+  const RuleId start = grammar.add_rule();
+  Expressions& e = grammar.expressions();
+  const Expr letter = e.bytes(ByteSet().set('a').set('b'));
+  grammar.set_alternatives(start,
+                           {{Symbol::text(e.concat({e.repeat(letter, 0), e.text("a"), e.repeat(letter, 12, 12)}))}});
+  grammar.set_start(start);
+  grammar.finish();
+  const auto tokens = std::make_shared<TokenTable>(std::vector<std::string>{"a", "b"});
+  const auto compiled = std::make_shared<CompiledGrammar>(std::move(grammar), tokens);
+  Random numbers(1);
+  Matcher long_lived(compiled, {});
+  for (int text = 0; text < 400; ++text) {
+    Matcher matcher(compiled, {});
+    std::string letters;
+    for (int i = 0; i < 20; ++i) {
+      ASSERT_EQ(mask_of(matcher, 1), Words{0b11});
+      const auto token = static_cast<TokenId>(numbers(2));
+      letters += token == 0 ? 'a' : 'b';
+      ASSERT_TRUE(matcher.take(token));
+    }
+    ASSERT_EQ(matcher.may_end(), letters[letters.size() - 13] == 'a') << letters;
+    ASSERT_TRUE(long_lived.take(1));
+  }
+  EXPECT_FALSE(long_lived.may_end());
+}
+
+// A call that runs out of work leaves nothing half done, so the next one says the same.
+TEST(Matcher, AFailureLeavesNoTrace) {
+  Limits limits;
+  limits.mask_steps = 3'000;
+  Grammar grammar(limits);
+  const RuleId start = grammar.add_rule();
+  Expressions& e = grammar.expressions();
+  const Expr letter = e.bytes(ByteSet().set('a').set('b'));
+  const Expr far = e.concat({e.text("a"), e.repeat(letter, 0), e.text("a"), e.repeat(letter, 9, 9), e.text("b")});
+  const Expr other = e.concat({e.repeat(letter, 0), e.text("b"), e.repeat(letter, 7, 7), e.text("b")});
+  grammar.set_alternatives(start, {{Symbol::text(e.either({e.text("bb"), e.both({far, e.complement(other)})}))}});
+  grammar.set_start(start);
+  grammar.finish();
+  std::vector<std::string> texts = {"a", "b"};
+  for (uint32_t bits = 0; bits < 4'096; ++bits) {
+    texts.emplace_back("a");
+    for (uint32_t i = 0; i < 12; ++i) texts.back() += bits >> i & 1 ? 'a' : 'b';
+  }
+  const auto tokens = std::make_shared<TokenTable>(texts, false);
+  const auto compiled = std::make_shared<CompiledGrammar>(std::move(grammar), tokens);
+  Words words(tokens->mask_words());
+  for (int i = 0; i < 3; ++i) {
+    Matcher matcher(compiled, {});
+    EXPECT_THROW(matcher.mask(words), OutOfFuel) << i;
+    EXPECT_TRUE(matcher.take(1));
+    EXPECT_EQ(ids_of(mask_of(matcher, words.size())), std::vector<TokenId>{1});
+  }
+}
+
 TEST(Matcher, ManyThreadsShareAGrammar) {
   RandomGrammar random(3, "abc");
   ASSERT_TRUE(random.finish());
