@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <unordered_map>
 
 #include "grammar/expression/pattern.h"
 #include "grammar/expression/refusal.h"
@@ -30,14 +31,6 @@ struct Function {
   SchemaForms forms;
   ValueRules rules;
 };
-
-// Where a name stands among the declared ones; others follow these.
-size_t rank(const JsonNode* properties, std::string_view name) {
-  if (!properties) return 0;
-  const JsonNode* property = properties->find(name);
-  const auto& all = properties->children;
-  return static_cast<size_t>(std::find(all.begin(), all.end(), property) - all.begin());
-}
 
 class CallWriter {
  public:
@@ -80,17 +73,26 @@ void CallWriter::add_calls(const std::string& name, const JsonNode& parameters) 
     throw Refusal(parameters.pointer(), "", excerpt(parameters), "a schema that allows an object");
   const ValueRules::ObjectSpelling spelling{e.text(name + "("), e.text(")"), e.text(name + "()"), notation_.comma(),
                                             [&](const TextForm& names) { return e.concat(key(names), e.text("=")); }};
+  // Where a name stands among the declared ones; others follow these.
+  std::unordered_map<std::string_view, size_t> ranks;
+  if (const JsonNode* declared = parameters.find("properties"))
+    for (const JsonNode* property : declared->children) ranks.emplace(property->key, ranks.size());
+  const auto rank = [&](const ObjectShape::Property& property) {
+    const auto found = ranks.find(property.name);
+    return found == ranks.end() ? ranks.size() : found->second;
+  };
   for (ObjectShape shape : form.objects) {
     for (const ObjectShape::Property& property : shape.properties)
       if (!is_writable(property.name))
         throw Refusal(parameters.pointer(), "properties", "the name \"" + property.name + "\"",
                       "names without blanks, quotes and brackets");
     shape.declares = true;  // a function without parameters has none
-    const JsonNode* declared = parameters.find("properties");
-    std::stable_sort(shape.properties.begin(), shape.properties.end(), [&](const auto& one, const auto& other) {
-      return rank(declared, one.name) < rank(declared, other.name);
-    });
-    calls_.push_back(function.rules.object(shape, spelling));
+    std::ranges::stable_sort(shape.properties, {}, rank);
+    try {
+      calls_.push_back(function.rules.object(shape, spelling));
+    } catch (const Refusal& refusal) {
+      throw refusal.at_if_nowhere(parameters.pointer(), "");
+    }
   }
   function.rules.write();
 }

@@ -10,6 +10,8 @@ namespace lfm2::grammar {
 
 namespace {
 
+constexpr size_t kMaxStepDigits = 18;  // ten times as much is below 2^64
+
 bool is_decimal_digit(char byte) { return byte >= '0' && byte <= '9'; }
 
 std::string without_leading_zeros(std::string digits) {
@@ -24,29 +26,6 @@ std::string_view leading_digits(std::string_view text) {
 void check_decimal_digits(int64_t digits) {
   if (digits > static_cast<int64_t>(kMaxDigits))
     throw Refusal("", "", fmt::format("a number of {} digits", digits), fmt::format("at most {}", kMaxDigits));
-}
-
-// The remainder of whole numbers in decimal digits; `divisor` has no leading zeros and is not 0.
-std::string remainder_of(std::string_view digits, const std::string& divisor) {
-  const auto is_less = [&](const std::string& rest) {
-    return rest.size() != divisor.size() ? rest.size() < divisor.size() : rest < divisor;
-  };
-  std::string rest;  // without leading zeros
-  for (const char digit : digits) {
-    if (!rest.empty() || digit != '0') rest += digit;
-    while (!is_less(rest)) {
-      int borrow = 0;
-      for (size_t i = 0; i < rest.size(); ++i) {
-        char& place = rest[rest.size() - 1 - i];
-        const int taken = (i < divisor.size() ? divisor[divisor.size() - 1 - i] - '0' : 0) + borrow;
-        const int left = place - '0' - taken;
-        borrow = left < 0 ? 1 : 0;
-        place = static_cast<char>('0' + left + 10 * borrow);
-      }
-      rest = without_leading_zeros(std::move(rest));
-    }
-  }
-  return rest;
 }
 
 // Adds 1 to a whole number.
@@ -142,12 +121,19 @@ Decimal Decimal::floor() const {
 Decimal Decimal::ceil() const { return negated().floor().negated(); }
 
 bool Decimal::is_multiple_of(const Decimal& step) const {
-  const std::string fraction = fraction_digits(), step_fraction = step.fraction_digits();
-  const auto scaled = [&](std::string whole, std::string after) {
-    after.resize(std::max(fraction.size(), step_fraction.size()), '0');
-    return without_leading_zeros(std::move(whole) + after);
-  };
-  return remainder_of(scaled(integer_digits(), fraction), scaled(step.integer_digits(), step_fraction)).empty();
+  if (is_zero()) return true;
+  // In units of the step's last digit, it ends in this many zeros.
+  const int64_t zeros = exponent_ - std::ssize(digits_) - (step.exponent_ - std::ssize(step.digits_));
+  if (zeros < 0) return false;
+  check_decimal_digits(zeros);
+  if (step.digits_.size() > kMaxStepDigits)
+    throw Refusal("", "", fmt::format("a multiple of a number of {} digits", step.digits_.size()),
+                  fmt::format("at most {}", kMaxStepDigits));
+  const uint64_t divisor = std::stoull(step.digits_);
+  uint64_t rest = 0;
+  for (const char digit : digits_) rest = (rest * 10 + static_cast<uint64_t>(digit - '0')) % divisor;
+  for (int64_t i = 0; i < zeros && rest != 0; ++i) rest = rest * 10 % divisor;
+  return rest == 0;
 }
 
 std::strong_ordering Decimal::operator<=>(const Decimal& other) const {

@@ -27,11 +27,13 @@ class Refusal : public Error {
   Refusal at(std::string pointer, std::string keyword) const {
     return {std::move(pointer), std::move(keyword), found_, expected_};
   }
+  // The same, where the thrower named neither pointer nor keyword.
+  Refusal at_if_nowhere(std::string pointer, std::string keyword) const {
+    return pointer_.empty() && keyword_.empty() ? at(std::move(pointer), std::move(keyword)) : *this;
+  }
 
-  const std::string& pointer() const { return pointer_; }
   const std::string& keyword() const { return keyword_; }
   const std::string& found() const { return found_; }
-  const std::string& expected() const { return expected_; }
 
  private:
   static std::string message(const std::string& pointer, const std::string& keyword, const std::string& found,

@@ -14,6 +14,7 @@ using SetKind = TextSet::Node::Kind;
 
 // Deeper sets would need too much stack to be spelled and freed.
 constexpr uint32_t kMaxSetDepth = 1'000;
+constexpr size_t kMaxConditions = 2'000;  // of one both()
 
 TextSet made_set(TextSet::Node node) {
   for (const TextSet& part : node.parts) node.depth = std::max(node.depth, part.node().depth + 1);
@@ -162,6 +163,8 @@ TextSet both(const std::vector<TextSet>& parts) {
   if (has_points) kept.push_back(one_of(points));
   if (std::ranges::any_of(kept, [](const TextSet& part) { return is_kind(part, SetKind::kNone); })) return no_text();
   if (kept.empty()) return any_text();
+  if (kept.size() > kMaxConditions)
+    throw Refusal("", "", "a text with too many conditions", fmt::format("at most {}", kMaxConditions));
   return kept.size() == 1 ? kept.front() : of_kind(SetKind::kBoth, has_empty, std::move(kept));
 }
 

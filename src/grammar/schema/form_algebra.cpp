@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string_view>
+#include <type_traits>
 #include <unordered_map>
 
 #include "grammar/expression/refusal.h"
@@ -10,8 +11,17 @@
 namespace lfm2::grammar {
 namespace {
 
-constexpr size_t kMaxShapes = 1'024;
+constexpr size_t kMaxShapes = 1'024, kMaxNumbers = 10'000;  // of one form
 constexpr size_t kMaxMade = 100'000;
+constexpr size_t kMaxSteps = 1'500'000;
+
+// `what`: of branches, whose lists and objects cost more than their numbers do.
+template <class Part>
+void expect_few(const std::vector<Part>& parts, std::string_view what) {
+  constexpr bool kNumbers = std::is_same_v<Part, NumberPart>;
+  if (parts.size() > (kNumbers ? kMaxNumbers : kMaxShapes))
+    throw Refusal("", "", fmt::format("more than {} {}", kNumbers ? "10,000" : "1,024", what), "fewer");
+}
 
 bool is_all(const NumberPart& part) {
   const NumberSet& set = part.set;
@@ -94,12 +104,18 @@ std::vector<Part> FormAlgebra::products(const std::vector<Part>& first, const st
     for (const Part& other : second) {
       if (++made_ > kMaxMade) throw Refusal("", "", "more than 100,000 combinations of branches", "fewer");
       if (auto both = intersection(one, other)) result.push_back(std::move(*both));
-      if (result.size() > kMaxShapes) throw Refusal("", "", "more than 1,024 combinations of branches", "fewer");
+      expect_few(result, "combinations of branches");
     }
   return result;
 }
 
+void FormAlgebra::charge(size_t steps) {
+  steps_ += steps;
+  if (steps_ > kMaxSteps) throw Refusal("", "", "branches whose combinations need too many steps", "fewer");
+}
+
 Form FormAlgebra::intersection(const Form& first, const Form& second) {
+  charge(1);
   Form form;
   form.null = first.null && second.null;
   form.no = first.no && second.no;
@@ -120,7 +136,7 @@ void FormAlgebra::unite(Form& whole, Form&& part) {
     if (std::any_of(to.begin(), to.end(), is_whole)) return;
     if (std::any_of(from.begin(), from.end(), is_whole)) to.clear();
     to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
-    if (to.size() > kMaxShapes) throw Refusal("", "", "more than 1,024 branches", "fewer");
+    expect_few(to, "branches");
   };
   append(whole.numbers, part.numbers, is_all);
   append(whole.lists, part.lists, [&](const ListShape& shape) {
@@ -131,6 +147,24 @@ void FormAlgebra::unite(Form& whole, Form&& part) {
     return shape.properties.empty() && shape.rest.size() == 1 && !shape.rest[0].keys && !shape.declares &&
            shape.rest[0].value == sets_.whole() && shape.some.empty() && shape.min == 0 && shape.max == kNoMax;
   });
+}
+
+void FormAlgebra::Union::add(Form part) {
+  size_t count = 1;
+  for (; !parts_.empty() && parts_.back().count == count; parts_.pop_back(), count *= 2) {
+    algebra_.unite(parts_.back().form, std::move(part));
+    part = std::move(parts_.back().form);
+  }
+  parts_.push_back({std::move(part), count});
+}
+
+Form FormAlgebra::Union::whole() && {
+  Form whole;
+  for (; !parts_.empty(); parts_.pop_back()) {
+    algebra_.unite(parts_.back().form, std::move(whole));
+    whole = std::move(parts_.back().form);
+  }
+  return whole;
 }
 
 std::optional<NumberPart> FormAlgebra::intersection(const NumberPart& first, const NumberPart& second) {
@@ -147,6 +181,7 @@ std::optional<ListShape> FormAlgebra::intersection(const ListShape& first, const
   shape.max = std::min(first.max, second.max);
   shape.unique = first.unique ? first.unique : second.unique;
   const size_t listed = std::max(first.prefix.size(), second.prefix.size());
+  charge(listed + first.contains.size() + second.contains.size());
   for (size_t i = 0; i < listed && i < shape.max; ++i) {
     const SetId item = both(first.item(i), second.item(i));
     if (item == sets_.nothing())
@@ -190,6 +225,7 @@ std::optional<ObjectShape> FormAlgebra::intersection(const ObjectShape& first, c
   shape.max = std::min(first.max, second.max);
   shape.declares = first.declares || second.declares;
   shape.extended = first.extended || second.extended;
+  charge(first.properties.size() + second.properties.size() + first.some.size() + second.some.size());
   std::unordered_map<std::string_view, const Property*> in_first, in_second;
   for (const Property& property : first.properties) in_first.emplace(property.name, &property);
   for (const Property& property : second.properties) in_second.emplace(property.name, &property);

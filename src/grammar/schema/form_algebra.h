@@ -30,9 +30,26 @@ class FormAlgebra {
   Form with(std::vector<ListShape> part) const;
   Form with(std::vector<ObjectShape> part) const;
 
-  // Refusal, without pointer, for more than 1,024 shapes in one form or 100,000 in all.
+  // Refusal, without pointer, for more than 1,024 lists or objects or 10,000 numbers in one form,
+  // or 100,000 combinations in all.
   Form intersection(const Form& first, const Form& second);
   void unite(Form& whole, Form&& part);
+
+  // Unites many forms in their order. They are united in pairs of the same age, so that none is copied for each other.
+  class Union {
+   public:
+    explicit Union(FormAlgebra& algebra) : algebra_(algebra) {}
+    void add(Form part);
+    Form whole() &&;
+
+   private:
+    struct Part {
+      Form form;
+      size_t count;  // of forms in it
+    };
+    FormAlgebra& algebra_;
+    std::vector<Part> parts_;  // each of more forms than the next
+  };
 
   // What the shape says about a property that it does not list.
   SetId rest_value(const ObjectShape& shape, const std::string& name);
@@ -46,13 +63,15 @@ class FormAlgebra {
   bool settle(ObjectShape& shape);
   template <class Part>
   std::vector<Part> products(const std::vector<Part>& first, const std::vector<Part>& second);
+  // Counts the work of all intersections. Refusal where it is too much.
+  void charge(size_t steps);
   // Their intersection; nothing() also where only a look into it shows that it is empty.
   SetId both(SetId first, SetId second);
 
   SetTable& sets_;
   Expressions& expressions_;
   Emptiness& emptiness_;
-  size_t made_ = 0;
+  size_t made_ = 0, steps_ = 0;
 };
 
 }  // namespace lfm2::grammar

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "grammar/expression/decimal.h"
 #include "grammar/expression/refusal.h"
 
 namespace lfm2::grammar {
@@ -16,6 +17,17 @@ constexpr std::array<std::string_view, 7> kTypes = {"null",   "boolean", "intege
 
 // Keywords that ask for what a claim about the value alone cannot say.
 constexpr std::array<std::string_view, 3> kRefused = {"$recursiveRef", "$dynamicRef", "$vocabulary"};
+
+// The first draft that has a keyword, where it is not draft 4. In the drafts before it is an unknown keyword.
+constexpr std::pair<std::string_view, Draft> kFirstDrafts[] = {{"const", Draft::k6},
+                                                               {"contains", Draft::k6},
+                                                               {"propertyNames", Draft::k6},
+                                                               {"if", Draft::k7},
+                                                               {"dependentRequired", Draft::k2019},
+                                                               {"dependentSchemas", Draft::k2019},
+                                                               {"unevaluatedProperties", Draft::k2019},
+                                                               {"unevaluatedItems", Draft::k2019},
+                                                               {"prefixItems", Draft::k2020}};
 
 // Keywords that hold schemas at the value itself. With one of these, unevaluatedProperties would have to know which
 // branches hold.
@@ -78,6 +90,8 @@ Schema KeywordReader::read() {
 }
 
 void KeywordReader::keyword(const JsonNode& value) {
+  for (const auto& [keyword, draft] : kFirstDrafts)
+    if (value.key == keyword && draft_ < draft) return;
   if (applicator(value) || number_keyword(value) || text_keyword(value) || object_keyword(value)) return;
   if (list_keyword(value)) return;
   const bool dynamic =
@@ -135,6 +149,7 @@ bool KeywordReader::number_keyword(const JsonNode& value) {
     add_bound(value, Claim::kMaximum, "exclusiveMaximum");
   } else if (value.key == "exclusiveMinimum" || value.key == "exclusiveMaximum") {
     if (value.is(Kind::kTrue) || value.is(Kind::kFalse)) return true;  // draft 4: belongs to the bound
+    if (draft_ == Draft::k4) refuse(value, "true or false in draft 4");
     Assertion& bound = add(value.key == "exclusiveMinimum" ? Claim::kMinimum : Claim::kMaximum, value);
     bound.values = {&expect_kind(value, Kind::kNumber, "a number")};
     bound.exclusive = true;
@@ -188,7 +203,7 @@ bool KeywordReader::object_keyword(const JsonNode& value) {
     add_dependencies(value, false, true);
   } else if (key == "dependentSchemas") {
     add_dependencies(value, true, false);
-  } else if (key == "unevaluatedProperties" && draft_ >= Draft::k2019) {
+  } else if (key == "unevaluatedProperties") {
     if (value.is(Kind::kTrue) || node_.find("additionalProperties")) return true;
     for (const JsonNode* other : node_.children)
       if (one_of(kInPlace, other->key)) refuse(value, "no schemas beside it that hold for the same object");
@@ -244,7 +259,7 @@ bool KeywordReader::list_keyword(const JsonNode& value) {
   } else if (value.key == "uniqueItems") {
     if (!value.is(Kind::kTrue) && !value.is(Kind::kFalse)) refuse(value, "true or false");
     if (value.is(Kind::kTrue)) add(Claim::kUniqueItems, value);
-  } else if (value.key == "unevaluatedItems" && draft_ >= Draft::k2019) {
+  } else if (value.key == "unevaluatedItems") {
     const JsonNode* items = node_.find("items");
     const bool all = items && (!items->is(Kind::kArray) || node_.find("additionalItems"));
     if (value.is(Kind::kTrue) || all) return true;
@@ -262,7 +277,8 @@ bool KeywordReader::list_keyword(const JsonNode& value) {
 void KeywordReader::add_items(const JsonNode& value) {
   const JsonNode* items = node_.find("items");
   const bool first = items && items->is(Kind::kArray);
-  if (value.key == "prefixItems" && draft_ < Draft::k2020) return;
+  if (value.key == "items" && first && draft_ == Draft::k2020 && node_.find("prefixItems"))
+    refuse(value, "a schema beside prefixItems");
   if (value.key == "additionalItems" && !first) return;
   Assertion& list = shared(Claim::kItems, value);
   if (value.is(Kind::kArray) && value.key != "additionalItems")
@@ -296,17 +312,11 @@ const JsonNode& KeywordReader::expect_kind(const JsonNode& value, Kind kind, con
 }
 
 uint32_t KeywordReader::count(const JsonNode& value) const {
-  std::string_view digits = value.text;
-  if (const size_t point = digits.find('.');
-      point != std::string_view::npos && digits.find_first_not_of('0', point + 1) == std::string_view::npos)
-    digits = digits.substr(0, point);
-  if (!value.is(Kind::kNumber) || digits.find_first_not_of("0123456789") != std::string_view::npos)
-    refuse(value, "an integer from 0");
-  if (digits.size() > 10 || std::stoull(std::string(digits)) >= UINT32_MAX) {
-    if (value.key.starts_with("max")) return UINT32_MAX;
-    refuse(value, "an integer below 4294967295");
-  }
-  return static_cast<uint32_t>(std::stoull(std::string(digits)));
+  const Decimal number = Decimal::parse(expect_kind(value, Kind::kNumber, "an integer from 0").text);
+  if (number.is_negative() || !number.is_integer()) refuse(value, "an integer from 0");
+  if (number < Decimal(UINT32_MAX)) return static_cast<uint32_t>(std::stoul(number.text()));
+  if (!value.key.starts_with("max")) refuse(value, "an integer below 4294967295");
+  return UINT32_MAX;
 }
 
 std::vector<SchemaId> KeywordReader::schemas(const JsonNode& list) {

@@ -16,9 +16,13 @@ ObjectRules::ObjectRules(ValueRules& values, const ObjectShape& shape, const Val
                          bool closed)
     : values_(values), shape_(shape), spelling_(spelling) {
   std::vector<std::string> names;
+  size_t optional = 0;  // since the last required one: any of them may come next
   for (const ObjectShape::Property& property : shape.properties) {
     names.push_back(property.name);
+    optional = property.required ? 0 : optional + 1;
     if (property.required) last_required_ = static_cast<uint32_t>(names.size());
+    if (optional >= values.grammar().limits().max_places)
+      throw Refusal("", "", fmt::format("{} optional properties in a row", optional), "fewer");
   }
   if (shape.some.size() > kMaxSome) throw Refusal("", "", "more than 6 claims that some property holds", "fewer");
   if (closed) return;
@@ -37,7 +41,7 @@ void ObjectRules::expect_repeatable() const {
   const auto required = std::count_if(shape_.properties.begin(), shape_.properties.end(),
                                       [](const ObjectShape::Property& property) { return property.required; });
   if (shape_.min > required + 1)
-    throw Refusal("", "minProperties", fmt::format("{}", shape_.min),
+    throw Refusal("", "", fmt::format("minProperties {}", shape_.min),
                   fmt::format("at most {} with undeclared properties", required + 1));
   for (const ObjectShape::Keys& some : shape_.some)
     if (some.value != values_.forms().sets().whole())

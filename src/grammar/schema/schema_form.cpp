@@ -11,11 +11,6 @@ namespace {
 constexpr size_t kMaxOpen = 400;  // schemas inside of each other that speak of the same value
 constexpr int kMaxLooks = 3;      // levels of values that are looked into for emptiness
 
-// The refusal of what stands in the value of a keyword.
-Refusal refusal_at(const JsonNode& value, std::string found, std::string expected) {
-  return {value.parent ? value.parent->pointer() : "", value.key, std::move(found), std::move(expected)};
-}
-
 }  // namespace
 
 SchemaForms::SchemaForms(SchemaReader& reader, Expressions& expressions)
@@ -85,8 +80,8 @@ Form SchemaForms::compute(const Literal& literal) {
         algebra_.unite(whole, std::move(part));
       first = false;
     } catch (const Refusal& refusal) {
-      if (!refusal.pointer().empty() || !refusal.keyword().empty()) throw;
-      throw refusal_at(*assertion.place, refusal.found(), refusal.expected());
+      const JsonNode& value = *assertion.place;
+      throw refusal.at_if_nowhere(value.parent ? value.parent->pointer() : "", value.key);
     }
   }
   return whole;
@@ -150,15 +145,15 @@ Form SchemaForms::simple_claim(const Assertion& assertion, bool positive) {
 
 // All or any of the schemas, or of their complements.
 Form SchemaForms::branches(const Assertion& assertion, bool all, bool positive) {
-  Form whole = form(assertion.schemas.front(), positive);
-  for (size_t i = 1; i < assertion.schemas.size(); ++i) {
-    const Form& part = form(assertion.schemas[i], positive);
-    if (all)
-      whole = algebra_.intersection(whole, part);
-    else
-      algebra_.unite(whole, Form(part));
+  if (all) {
+    Form whole = form(assertion.schemas.front(), positive);
+    for (size_t i = 1; i < assertion.schemas.size(); ++i)
+      whole = algebra_.intersection(whole, form(assertion.schemas[i], positive));
+    return whole;
   }
-  return whole;
+  FormAlgebra::Union any(algebra_);
+  for (const SchemaId schema : assertion.schemas) any.add(form(schema, positive));
+  return std::move(any).whole();
 }
 
 // Each branch without the others. A complement is needed only of branches that may overlap.
@@ -239,7 +234,7 @@ Form SchemaForms::text_claim(const Assertion& assertion, bool positive) {
     const std::optional<TextSet> set = format_set(name);
     if (!set) return positive ? algebra_.everything() : Form{};  // an annotation
     if (!positive && !format_is_exact(name))
-      throw refusal_at(*assertion.place, "a format of which only a part is written", "no complement of it");
+      throw Refusal("", "", "a format of which only a part is written", "no complement of it");
     texts = TextForm::of(*set);
   }
   if (positive) return algebra_.with(std::move(texts));

@@ -13,14 +13,10 @@ Grammar schema_grammar(std::string_view schema, const SchemaOptions& options, co
   const Notation notation(grammar.expressions(), Notation::Kind::kJson, options.any_whitespace);
   ValueRules rules(grammar, forms, notation, options.closed_objects);
   const RuleId start = grammar.add_rule();
-  try {
-    grammar.set_alternatives(start, {rules.value(forms.sets().of(reader.root()))});
-    rules.write();
-    grammar.set_start(start);
-    grammar.finish();
-  } catch (const std::bad_alloc&) {
-    throw Refusal("", "", "a schema that needs too much memory", "a smaller one");
-  }
+  grammar.set_alternatives(start, {rules.value(forms.sets().of(reader.root()))});
+  rules.write();
+  grammar.set_start(start);
+  grammar.finish();
   return grammar;
 }
 

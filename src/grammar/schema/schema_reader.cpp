@@ -9,6 +9,8 @@ namespace lfm2::grammar {
 namespace {
 
 constexpr size_t kMaxSchemas = 50'000;
+constexpr size_t kMaxUriBytes = 4'096;               // of one identifier, resolved
+constexpr size_t kMaxAllUriBytes = size_t{4} << 20;  // of all
 
 using Kind = JsonNode::Kind;
 
@@ -31,8 +33,15 @@ std::string_view fragment_of(std::string_view uri) {
   return hash == std::string_view::npos ? std::string_view{} : uri.substr(hash + 1);
 }
 
-// The value that a JSON pointer without its "#" leads to; null where there is none.
-const JsonNode* follow(const JsonNode& root, std::string_view pointer) {
+}  // namespace
+
+SchemaReader::SchemaReader(const JsonNode& root) : root_(root) {
+  schemas_.push_back({nullptr, false, Schema{nullptr, {}}});
+  schemas_.push_back({nullptr, false, Schema{nullptr, {{.kind = Assertion::Kind::kNever, .place = &root_}}}});
+  find_resources();
+}
+
+const JsonNode* SchemaReader::follow(const JsonNode& root, std::string_view pointer) {
   const JsonNode* node = &root;
   while (node && !pointer.empty()) {
     pointer.remove_prefix(1);
@@ -42,21 +51,20 @@ const JsonNode* follow(const JsonNode& root, std::string_view pointer) {
       token += escape ? (pointer[1] == '0' ? '~' : '/') : pointer.front();
       if (escape) pointer.remove_prefix(1);
     }
-    const JsonNode* next = node->find(token);
-    if (node->is(Kind::kArray))
-      for (const JsonNode* child : node->children)
-        if (child->key == token) next = child;
-    node = next;
+    const auto [members, added] = members_.try_emplace(node);
+    if (added)
+      for (const JsonNode* child : node->children) members->second.emplace(child->key, child);
+    const auto next = members->second.find(token);
+    node = next == members->second.end() ? nullptr : next->second;
   }
   return node;
 }
 
-}  // namespace
-
-SchemaReader::SchemaReader(const JsonNode& root) : root_(root) {
-  schemas_.push_back({nullptr, false, Schema{nullptr, {}}});
-  schemas_.push_back({nullptr, false, Schema{nullptr, {{.kind = Assertion::Kind::kNever, .place = &root_}}}});
-  find_resources();
+void SchemaReader::add_target(std::string uri, const JsonNode& node, const JsonNode& identifier) {
+  uri_bytes_ += uri.size();
+  if (uri.size() > kMaxUriBytes || uri_bytes_ > kMaxAllUriBytes)
+    throw Refusal(node.pointer(), identifier.key, excerpt(identifier), "URIs of at most 4,096 bytes, 4 MiB in all");
+  targets_.emplace(std::move(uri), &node);
 }
 
 void SchemaReader::note_identifiers(const JsonNode& node, Resource& resource) {
@@ -73,14 +81,14 @@ void SchemaReader::note_identifiers(const JsonNode& node, Resource& resource) {
     if (!own.empty()) {
       resource.base = resolve_uri(resource.base, own);
       resource.root = &node;
-      targets_.emplace(resource.base, &node);
+      add_target(resource.base, node, *id);
     }
-    if (old && !anchor.empty()) targets_.emplace(resource.base + '#' + std::string(anchor), &node);
+    if (old && !anchor.empty()) add_target(resource.base + '#' + std::string(anchor), node, *id);
   }
   if (old) return;
   for (const char* name : {"$anchor", "$dynamicAnchor"})
     if (const JsonNode* anchor = node.find(name); anchor && anchor->is(Kind::kString))
-      targets_.emplace(resource.base + '#' + anchor->text, &node);
+      add_target(resource.base + '#' + anchor->text, node, *anchor);
   const JsonNode* recursive = node.find("$recursiveAnchor");
   dynamic_ = dynamic_ || node.find("$dynamicAnchor") || (recursive && recursive->is(Kind::kTrue));
 }
@@ -89,17 +97,18 @@ void SchemaReader::note_identifiers(const JsonNode& node, Resource& resource) {
 void SchemaReader::find_resources() {
   struct Open {
     const JsonNode* node;
-    Resource resource;
+    const Resource* outer;
   };
   targets_.emplace("", &root_);
-  std::vector<Open> open = {{&root_, {"", &root_, Draft::k2020}}};
+  const Resource unnamed{"", &root_, Draft::k2020};
+  std::vector<Open> open = {{&root_, &unnamed}};
   while (!open.empty()) {
-    auto [node, resource] = std::move(open.back());
+    const auto [node, outer] = open.back();
     open.pop_back();
-    const Resource outer = resource;
-    note_identifiers(*node, resource);
-    if (resource.root != outer.root || resource.draft != outer.draft || node == &root_)
-      resources_.insert_or_assign(node, resource);
+    Resource own = *outer;
+    note_identifiers(*node, own);
+    const bool is_new = own.root != outer->root || own.draft != outer->draft || node == &root_;
+    const Resource* resource = is_new ? &resources_.insert_or_assign(node, std::move(own)).first->second : outer;
     for (const JsonNode* child : node->children) {
       if (!node->is(Kind::kObject)) break;
       const SchemasIn in = schemas_in(child->key);

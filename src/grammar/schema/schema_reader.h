@@ -107,11 +107,18 @@ class SchemaReader {
 
   void find_resources();
   void note_identifiers(const JsonNode& node, Resource& resource);
+  void add_target(std::string uri, const JsonNode& node, const JsonNode& identifier);
+  // The value that a JSON pointer without its "#" leads to; null where there is none.
+  const JsonNode* follow(const JsonNode& root, std::string_view pointer);
   const Resource& resource_of(const JsonNode& node) const;
   SchemaId add(const JsonNode* node, bool constant);
+
   const JsonNode& root_;
   std::unordered_map<const JsonNode*, Resource> resources_;
   std::map<std::string, const JsonNode*, std::less<>> targets_;  // by URI, those of anchors with their fragment
+  size_t uri_bytes_ = 0;                                         // of targets_
+  // Of values that a pointer went through, by key.
+  std::unordered_map<const JsonNode*, std::unordered_map<std::string_view, const JsonNode*>> members_;
   bool dynamic_ = false;
   std::deque<Entry> schemas_;
   std::unordered_map<const JsonNode*, SchemaId> ids_, constants_;

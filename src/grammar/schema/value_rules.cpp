@@ -32,8 +32,7 @@ Sequence ValueRules::value(SetId set) {
     try {
       return {Symbol::text(scalars_.emplace(set, scalars(form)).first->second)};
     } catch (const Refusal& refusal) {
-      if (!refusal.pointer().empty() || !refusal.keyword().empty()) throw;
-      throw refusal.at(forms_.pointer(set), "");
+      throw refusal.at_if_nowhere(forms_.pointer(set), "");
     }
   }
   const auto known = rules_.find(set);
@@ -51,8 +50,7 @@ void ValueRules::write() {
     try {
       write(set, rules_.at(set));
     } catch (const Refusal& refusal) {
-      if (!refusal.pointer().empty() || !refusal.keyword().empty()) throw;
-      throw refusal.at(forms_.pointer(set), "");
+      throw refusal.at_if_nowhere(forms_.pointer(set), "");
     }
   }
 }
@@ -67,6 +65,9 @@ void ValueRules::write(SetId set, RuleId rule) {
   const ObjectSpelling spelling{n.open_object(), n.close_object(), n.empty_object(), n.comma(),
                                 [&](const TextForm& keys) { return n.expressions().concat(n.text(keys), n.colon()); }};
   for (const ObjectShape& shape : form.objects) alternatives.push_back(object(shape, spelling));
+  if (alternatives.size() > grammar_.limits().max_places)
+    throw Refusal("", "", fmt::format("{} lists and objects that a value may be", alternatives.size()),
+                  fmt::format("at most {}", grammar_.limits().max_places));
   grammar_.set_alternatives(rule, std::move(alternatives));
 }
 

@@ -48,6 +48,13 @@ TEST(Decimal, RandomOnesCompareAndDivideAsIntegersDo) {
   EXPECT_FALSE(Decimal::parse("0.0075001").is_multiple_of(Decimal::parse("0.0001")));
   EXPECT_TRUE(Decimal::parse("1219326311126352690").is_multiple_of(Decimal::parse("1234567890")));
   EXPECT_FALSE(Decimal::parse("1219326311126352691").is_multiple_of(Decimal::parse("1234567890")));
+  EXPECT_TRUE(Decimal::parse("-3e300").is_multiple_of(Decimal::parse("1.5e-1000")));
+  EXPECT_FALSE(Decimal::parse("1e300").is_multiple_of(Decimal::parse("7e-1000")));
+  EXPECT_TRUE(Decimal::parse("4e301").is_multiple_of(Decimal::parse("2e300")));
+  EXPECT_FALSE(Decimal::parse("4e299").is_multiple_of(Decimal::parse("2e300")));
+  EXPECT_TRUE(Decimal().is_multiple_of(Decimal::parse("2e300")));
+  EXPECT_TRUE(Decimal::parse("1999999999999999998").is_multiple_of(Decimal::parse("999999999999999999")));
+  EXPECT_THROW(Decimal(2).is_multiple_of(Decimal::parse("1.234567890123456789")), Refusal);
 }
 
 // All texts of the form -?digits(.digits)? with few digits, also those that JSON does not have.

@@ -1,6 +1,10 @@
 #include "grammar/schema/schema_grammar.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
 
 #include "tests/unit/grammar/texts_of.h"
 
@@ -162,7 +166,93 @@ TEST(SchemaGrammar, ReferencesWithinTheDocument) {
   EXPECT_TRUE(schema(seven)("null"));  // siblings of $ref are ignored
 }
 
+// A keyword of a later draft is an unknown one, which says nothing, also where its complement would be taken.
+TEST(SchemaGrammar, KeywordsAreThoseOfTheDraft) {
+  constexpr const char *k4 = "http://json-schema.org/draft-04/schema#", *k6 = "http://json-schema.org/draft-06/schema#",
+                       *k7 = "http://json-schema.org/draft-07/schema#",
+                       *k2019 = "https://json-schema.org/draft/2019-09/schema",
+                       *k2020 = "https://json-schema.org/draft/2020-12/schema";
+  const auto whole = [](const char* uri, const char* keywords, bool turned) {
+    const char* form = turned ? R"({{"$schema": "{}", "not": {{{}}}}})" : R"({{"$schema": "{}", {}}})";
+    return fmt::format(fmt::runtime(form), uri, keywords);
+  };
+  for (const auto& [before, since, keywords, meets, fails] :
+       {std::tuple(k4, k6, R"("const": 1)", "1", "2"), std::tuple(k4, k6, R"("contains": {"enum": [1]})", "[1]", "[2]"),
+        std::tuple(k4, k6, R"("propertyNames": {"maxLength": 1})", R"({"a": 1})", R"({"ab": 1})"),
+        std::tuple(k6, k7, R"("if": {"required": ["a"]}, "then": {"required": ["b"]})", R"({"b": 1})", R"({"a": 1})"),
+        std::tuple(k7, k2019, R"("dependentRequired": {"a": ["b"]})", R"({"b": 1})", R"({"a": 1})"),
+        std::tuple(k7, k2019, R"("dependentSchemas": {"a": {"required": ["b"]}})", R"({"b": 1})", R"({"a": 1})"),
+        std::tuple(k7, k2019, R"("properties": {"a": {}}, "unevaluatedProperties": false)", R"({"a": 1})",
+                   R"({"b": 1})"),
+        std::tuple(k2019, k2020, R"("prefixItems": [{"type": "null"}])", "[null]", "[1]")}) {
+    EXPECT_TRUE(schema(whole(since, keywords, false))(meets)) << keywords;
+    EXPECT_FALSE(schema(whole(since, keywords, false))(fails)) << keywords;
+    EXPECT_FALSE(schema(whole(since, keywords, true))(meets)) << keywords;
+    EXPECT_TRUE(schema(whole(since, keywords, true))(fails)) << keywords;
+    EXPECT_TRUE(schema(whole(before, keywords, false))(fails)) << keywords;
+    EXPECT_NE(refusal_of(whole(before, keywords, true)), "") << keywords;  // not {}: no value
+  }
+  EXPECT_NE(refusal_of(whole(k4, R"("exclusiveMinimum": 5)", false)).find("true or false in draft 4"),
+            std::string::npos);
+}
+
+TEST(SchemaGrammar, CountsAreIntegersInAnySpelling) {
+  for (const char* count : {"2", "2.0", "0.2e1", "20e-1"})
+    EXPECT_FALSE(schema(fmt::format(R"({{"maxLength": {}}})", count))(R"("abc")")) << count;
+  EXPECT_TRUE(schema(R"({"maxLength": 1e300})")(R"("abc")"));
+  for (const char* count : {"-1", "1.5", "1e300", "4294967295", "\"1\""})
+    EXPECT_NE(refusal_of(fmt::format(R"({{"minItems": {}}})", count)).find("#: minItems: found"), std::string::npos);
+}
+
+TEST(SchemaGrammar, LargeEnums) {
+  std::string numbers = "0", lists = "[0]";
+  for (int i = 1; i < 5'000; ++i) numbers += fmt::format(", {}", i * 7), lists += fmt::format(", [{}]", i);
+  const Acceptor listed = schema(fmt::format(R"({{"type": "integer", "minimum": 8, "enum": [{}]}})", numbers));
+  EXPECT_TRUE(listed("34993"));
+  EXPECT_FALSE(listed("7"));
+  EXPECT_FALSE(listed("34994"));
+  EXPECT_NE(refusal_of(fmt::format(R"({{"properties": {{"a": {{"enum": [{}]}}}}}})", lists)).find("#/properties/a: "),
+            std::string::npos);
+}
+
+TEST(SchemaGrammar, RefusesWhatCouldContinueInTooManyWays) {
+  std::string properties = R"("p0": {})";
+  for (int i = 1; i < 4'096; ++i) properties += fmt::format(R"(, "p{}": {{}})", i);
+  EXPECT_NE(refusal_of("{\"properties\": {" + properties + "}}").find("4096 optional properties"), std::string::npos);
+}
+
+// Work that grows with the square of the text is counted.
+TEST(SchemaGrammar, ManyBranches) {
+  const auto branches = [](const char* keyword, const char* branch, int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i)
+      text += fmt::format("{}{}", i == 0 ? "" : ", ", fmt::format(fmt::runtime(branch), i));
+    return fmt::format(R"({{"{}": [{}]}})", keyword, text);
+  };
+  constexpr const char *constant = R"({{"const": "s{}"}})", *required = R"({{"required": ["p{}"]}})",
+                       *different = R"({{"not": {{"const": "s{}"}}}})";
+  const Acceptor any = schema(branches("anyOf", constant, 20'000)), one = schema(branches("oneOf", constant, 1'000));
+  EXPECT_TRUE(any(R"("s19999")"));
+  EXPECT_FALSE(any(R"("s20000")"));
+  EXPECT_TRUE(one(R"("s999")"));
+  EXPECT_NE(refusal_of(branches("oneOf", constant, 20'000)).find("#: oneOf: found"), std::string::npos);
+  EXPECT_NE(refusal_of(branches("allOf", required, 10'000)).find("#: allOf: found"), std::string::npos);
+  EXPECT_NE(refusal_of(branches("allOf", different, 10'000)).find("#: allOf: found"), std::string::npos);
+}
+
+// What references cost is bounded by the text's size.
+TEST(SchemaGrammar, IdentifiersAreBounded) {
+  const std::string name(500'000, 'x'), id = R"({"$id": "http://x.org/)" + name + R"(", "anyOf": [{})";
+  std::string many;
+  for (int i = 0; i < 100'000; ++i) many += ", {}";
+  EXPECT_NE(refusal_of(id + many + "]}").find("#: $id: found"), std::string::npos);
+  std::string anchors = R"({"$id": "http://x.org/)" + name.substr(0, 4'000) + R"(", "anyOf": [{}])";
+  for (int i = 0; i < 2'000; ++i) anchors += fmt::format(R"(, {{"$anchor": "a{}"}})", i);
+  EXPECT_NE(refusal_of(anchors + "]}"), "");
+}
+
 TEST(SchemaGrammar, RefusesByPlaceAndKeyword) {
+  EXPECT_NE(refusal_of(R"x({"prefixItems": [{}], "items": [{}]})x").find("#: items: found"), std::string::npos);
   EXPECT_EQ(refusal_of(R"x({"properties": {"a": {"$ref": "other.json"}}})x"),
             R"x(#/properties/a: $ref: found "other.json", expected a schema within this document)x");
   EXPECT_NE(refusal_of(R"x({"type": "array", "uniqueItems": true})x").find("#: uniqueItems: "), std::string::npos);
@@ -178,8 +268,8 @@ TEST(SchemaGrammar, RefusesByPlaceAndKeyword) {
   EXPECT_NE(refusal_of(R"x({"a": 1, "a": 2})x"), "");
   // Undeclared keys may be written twice, so two of them cannot be counted.
   EXPECT_EQ(refusal_of(R"x({"type": "object", "minProperties": 1})x"), "");
-  EXPECT_NE(refusal_of(R"x({"type": "object", "minProperties": 2})x").find("minProperties: found 2"),
-            std::string::npos);
+  EXPECT_EQ(refusal_of(R"x({"properties": {"a": {"type": "object", "minProperties": 2}}})x"),
+            "#/properties/a: found minProperties 2, expected at most 1 with undeclared properties");
   EXPECT_NE(refusal_of(R"x({"type": "object")x"), "");
 }
 
