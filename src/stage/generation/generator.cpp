@@ -172,10 +172,12 @@ StepSamples Generator::samples_of(const StepArrays& arrays) const {
   return samples;
 }
 
-// Last stage: every token before these draws has come back, because constrained sequences do not run ahead.
-void Generator::add_masks(StepArrays& arrays) {
-  arrays.mask_columns = mask_words(links_.stage().config().vocab);
-  last_->completions.write_masks(samples_of(arrays).drawn, arrays.mask_columns, arrays.masks);
+// Last stage: the masks of the step's draws, which depend on all earlier draws of these sequences. In a pipeline these
+// have returned before the step was composed.
+void Generator::write_masks(const StepArrays& arrays, int buffer) {
+  if (plan_.limits.runs_ahead()) run_.wait([&] { return last_->unread.empty(); }, Phase::kCompute, {counts_.steps - 1});
+  last_->completions.write_masks(samples_of(arrays).drawn, mask_words(links_.stage().config().vocab),
+                                 runner_.masks(buffer));
 }
 
 // Runs a step with entries, whose arrays are in `arrays`.
@@ -186,9 +188,15 @@ void Generator::run_step(const ScheduledStep& scheduled, StepArrays& arrays) {
   wait_for_free_buffer(buffer, step - kBuffers);
   if (!links_.first()) run_.receive(buffer, runner_.rows(buffer, arrays).residual, {step});
   runner_.upload(arrays, scheduled.ids, buffer);
+  const bool masked = last_ && arrays.constrained;
+  if (masked && !links_.first()) write_masks(arrays, buffer);  // while earlier stages compute
   if (!links_.first()) run_.wait_for_arrival(buffer, {step});
-  runner_.enqueue(arrays, buffer, step,
-                  [&] { run_.wait([&] { return runner_.all_computed(); }, Phase::kCompute, {step - 1}); });
+  const auto wait_until_computed = [&] {
+    run_.wait([&] { return runner_.all_computed(); }, Phase::kCompute, {step - 1});
+  };
+  runner_.enqueue(arrays, buffer, step, wait_until_computed);
+  if (masked && links_.first()) write_masks(arrays, buffer);  // while this stage computes the layers
+  if (masked) runner_.enqueue_results(arrays, buffer, step, wait_until_computed);
   if (last_) {
     last_->unread.push_back({buffer, step, samples_of(arrays), runner_.result_shape(arrays)});
   } else {
@@ -218,7 +226,6 @@ void Generator::run(RequestSource* requests, const std::vector<CompletionConsume
     if (scheduled.step.end) break;
     if (last_) last_->completions.apply(scheduled.step);
     table_->apply(scheduled.step, plan_.table_width(), arrays);
-    if (last_ && arrays.constrained) add_masks(arrays);
     if (!scheduled.step.entries.empty()) run_step(scheduled, arrays);
     share_times();
   }

@@ -90,7 +90,7 @@ class Generator {
   void wait_for_tokens();
   void idle();
   void share_times();
-  void add_masks(StepArrays& arrays);
+  void write_masks(const StepArrays& arrays, int buffer);
   void run_step(const ScheduledStep& scheduled, StepArrays& arrays);
   void wait_for_free_buffer(int buffer, int64_t previous);
   bool is_unread(int buffer) const;

@@ -64,23 +64,27 @@ void OpenCompletions::apply(const Step& step) {
   }
 }
 
-void OpenCompletions::write_masks(const std::vector<int32_t>& drawn, int64_t columns, std::vector<int32_t>& masks) {
-  masks.assign(drawn.size() * static_cast<size_t>(columns), 0);
+void OpenCompletions::write_masks(const std::vector<int32_t>& drawn, int64_t columns, std::span<uint32_t> masks) {
+  const auto width = static_cast<size_t>(columns);
   constraints_->parallel_for(drawn.size(), [&](size_t row) {
     const auto found = open_.find(drawn[row]);
-    if (found == open_.end() || !found->second.matcher) return;
-    Open& open = found->second;
-    if (!open.limit.empty()) return;
-    const std::span words(reinterpret_cast<uint32_t*>(masks.data()) + row * static_cast<size_t>(columns),
-                          static_cast<size_t>(columns));
-    try {
-      open.matcher->mask(words);
-      if (std::all_of(words.begin(), words.end(), [](uint32_t word) { return word == 0; }))
-        open.limit = "no token of the vocabulary continues the constrained text";
-    } catch (const grammar::OutOfFuel& error) {
-      open.limit = error.what();
-    }
+    if (found != open_.end() && !found->second.matcher) return;
+    const std::span words = masks.subspan(row * width, width);
+    if (found == open_.end() || !write_mask(found->second, words)) std::ranges::fill(words, ~uint32_t{0});
   });
+}
+
+// False where the text is at a limit: then its draw is an error.
+bool OpenCompletions::write_mask(Open& open, std::span<uint32_t> words) {
+  if (!open.limit.empty()) return false;
+  try {
+    open.matcher->mask(words);
+    if (std::ranges::all_of(words, [](uint32_t word) { return word == 0; }))
+      open.limit = "no token of the vocabulary continues the constrained text";
+  } catch (const grammar::OutOfFuel& error) {
+    open.limit = error.what();
+  }
+  return open.limit.empty();
 }
 
 // Whether the completion ends with its newest token. This is tested before the sequence continues, so no token follows

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -41,8 +42,9 @@ class OpenCompletions {
   // Opens the completions of samples that the step admits, and removes those of samples that it drops. Called for every
   // step, in order.
   void apply(const Step& step);
-  // Writes the masks [drawn, columns] of the next draws of these samples; those of free samples are zero.
-  void write_masks(const std::vector<int32_t>& drawn, int64_t columns, std::vector<int32_t>& masks);
+  // Writes the masks [drawn, columns] of the next draws of these samples, once all earlier draws were results. Rows of
+  // unconstrained samples stay as they are. A row whose draw will be dropped allows every token.
+  void write_masks(const std::vector<int32_t>& drawn, int64_t columns, std::span<uint32_t> masks);
   // Adds the results of a step to the completions, and passes on those that end. Returns the message to the first
   // stage. It includes a token of a sample that has already ended; such a token has no other effect.
   std::vector<DrawnToken> on_results(const StepSamples& samples, const StepResults& results);
@@ -65,6 +67,7 @@ class OpenCompletions {
   };
 
   Open& find(int32_t sample);
+  static bool write_mask(Open& open, std::span<uint32_t> words);
   bool stops(Open& open, int32_t token) const;
   void add_scored(const StepSamples& samples, const StepResults::Tokens& scored);
   void add_hidden(const StepSamples& samples, const Tensor& hidden);

@@ -195,7 +195,7 @@ ScheduledStep Scheduler::compose() {
     ++sequence.awaited;
     sequence.draw = static_cast<int32_t>(flight.drawing.size());
     flight.drawing.push_back(entry.slot);
-    if (runs_ahead(sequence) && sequence.goes_on()) ready_.push_back(entry.slot);
+    if (limits_.runs_ahead() && sequence.goes_on()) ready_.push_back(entry.slot);
   }
   if (!step.entries.empty()) in_flight_.push_back(std::move(flight));
   return scheduled;
@@ -243,7 +243,7 @@ std::vector<Scheduler::Arrival> Scheduler::on_tokens(std::vector<DrawnToken> tok
     const bool is_wanted = sequence.runs();
     if (tokens[i].ends)
       stop_feeding(slot, State::kEnded);
-    else if (!runs_ahead(sequence) && sequence.goes_on())
+    else if (!limits_.runs_ahead() && sequence.goes_on())
       ready_.push_back(slot);
     if (is_wanted) drawn.push_back({sequence.request.sample, std::move(tokens[i])});
   }

@@ -3,7 +3,7 @@
 // sequences. A sequence that ends or is cancelled frees its sequence slot and pages, while the other sequences
 // continue. A single stage runs ahead with one more step in flight. That step reads on the device the tokens that the
 // previous step draws, so the device never waits for the host between two steps. If a sequence turns out to have ended,
-// its extra token is dropped. A constrained sequence waits for each token, because the next mask depends on it.
+// its extra token is dropped.
 // Sequences allocate pages of the caches as they grow, and begin after the tokens found in the prefix cache. When no
 // page is left, the youngest sequence is preempted: it frees all its pages and is computed again when there is room.
 // The scheduler uses neither MPI nor a device, so tests run it alone.
@@ -28,7 +28,7 @@ struct ScheduleLimits {
   // Tokens of cached prefixes that rules count in one step, in all sequences; a single sequence may have more.
   int64_t counted_prefixes = 1024;
   CacheShape caches;  // at least large enough for the longest sequence
-  // Whether steps use tokens that have not returned to the host yet, except of constrained sequences.
+  // Whether steps use tokens that have not returned to the host yet.
   bool runs_ahead() const { return steps_in_flight == 1; }
 };
 
@@ -94,7 +94,6 @@ class Scheduler {
     int64_t awaited = 0;    // how many tokens these steps draw for it
     int32_t draw = 0;       // the newest one's index among the tokens that its step draws
     bool runs() const { return state == State::kRunning || state == State::kVictim; }
-    bool constrained() const { return !request.constraint.empty(); }
     bool goes_on() const { return runs() && std::ssize(tokens) + awaited < prompt + request.max_new; }
   };
   // A step in flight: the sequence slots of all its sequences, and of those that draw a token.
@@ -119,7 +118,6 @@ class Scheduler {
   void release_unwanted(int32_t slot);
   void preempt(int32_t slot);
   Sequence release(int32_t slot);
-  bool runs_ahead(const Sequence& sequence) const { return limits_.runs_ahead() && !sequence.constrained(); }
   void stop_feeding(int32_t slot, State state);
   void choose_victim(int32_t slot);
 

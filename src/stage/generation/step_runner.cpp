@@ -24,7 +24,7 @@ int64_t tail_rows(const GenerationPlan& plan, const ModelConfig& config, LayerRa
 }
 
 // The arrays of the largest step.
-size_t max_array_bytes(const GenerationPlan& plan, int64_t mask_columns) {
+size_t max_array_bytes(const GenerationPlan& plan) {
   const int64_t tokens = plan.max_tokens(), sequences = plan.limits.max_sequences;
   BatchSizes largest;
   largest.positions = largest.sequence_of = tokens;
@@ -33,16 +33,10 @@ size_t max_array_bytes(const GenerationPlan& plan, int64_t mask_columns) {
   largest.states = largest.keepers = largest.draws = 2 * sequences;
   largest.last_rows = largest.draw_slots = sequences;
   largest.draw_rules = sequences * kRuleWords;
-  largest.masks = sequences * mask_columns;
   largest.scored_rows = largest.targets = plan.max_scored();
   largest.hidden_rows = plan.max_hidden();
   largest.page_table = sequences * plan.table_width();
   return largest.bytes(tokens);
-}
-
-// Of the mask of a draw; 0 where none has any.
-int64_t mask_columns(const GenerationPlan& plan, const Stage& stage) {
-  return plan.constrained && stage.last() ? mask_words(stage.config().vocab) : 0;
 }
 
 }  // namespace
@@ -75,7 +69,7 @@ StepRunner::StepRunner(const StageLinks& links, const GenerationPlan& plan, DTyp
       runner_(links, compute,
               {.tokens = plan.max_tokens(),
                .tail_rows = tail_rows(plan, links.stage().config(), links.stage().layers()),
-               .array_bytes = max_array_bytes(plan, mask_columns(plan, links.stage()))},
+               .array_bytes = max_array_bytes(plan)},
               head_rows()) {
   Backend& backend = links.backend;
   const Stage& stage = links.stage();
@@ -93,6 +87,12 @@ StepRunner::StepRunner(const StageLinks& links, const GenerationPlan& plan, DTyp
   }
   if (!stage.last()) return;
   results_ = backend.allocate(result_bytes);
+  if (plan.constrained)
+    for (StepBuffer& buffer : buffers_) {
+      const auto bytes = static_cast<size_t>(max_sequences * mask_words(stage.config().vocab)) * sizeof(uint32_t);
+      buffer.host_masks = backend.allocate_host(bytes);
+      buffer.masks = backend.allocate(bytes);
+    }
   logits_ = runner_.memory().allocate(DType::kF32, {head_rows(), stage.config().vocab});
   allocate_adjustments(std::min(max_sequences, kHeadRows));
 }
@@ -114,8 +114,10 @@ uint64_t GenerationPlan::prefix_bytes() const {
 uint64_t GenerationPlan::adjustment_bytes(int64_t vocab) const {
   const auto rows = static_cast<uint64_t>(std::min(limits.max_sequences, kHeadRows));
   const auto slots = static_cast<uint64_t>(limits.caches.slots), columns = static_cast<uint64_t>(vocab);
-  return (adjusts() ? rows * columns * sizeof(float) : 0) + (counts ? slots * columns * sizeof(int32_t) : 0) +
-         slots * static_cast<uint64_t>(edits) * sizeof(LogitEdit) + prefix_bytes();
+  const auto masks = static_cast<uint64_t>(kBuffers * limits.max_sequences * mask_words(vocab)) * sizeof(uint32_t);
+  return (adjusts() ? rows * columns * sizeof(float) : 0) + (constrained ? masks : 0) +
+         (counts ? slots * columns * sizeof(int32_t) : 0) + slots * static_cast<uint64_t>(edits) * sizeof(LogitEdit) +
+         prefix_bytes();
 }
 
 // Last stage.
@@ -148,17 +150,20 @@ void StepRunner::upload_edits(const StepArrays& arrays, const StepBuffer& buffer
   }
 }
 
+// Work that is submitted after this sees the copy.
+void StepRunner::copy_to_device(const StepBuffer& buffer, std::byte* device, const std::byte* host, size_t bytes) {
+  Stream& compute = links_.backend.compute();
+  links_.backend.copy(uploads_ ? *uploads_ : compute, device, host, bytes);
+  if (!uploads_) return;
+  uploads_->record(*buffer.uploaded);
+  compute.wait(*buffer.uploaded);
+}
+
 void StepRunner::upload(const StepArrays& arrays, const std::vector<int32_t>& ids, int buffer_index) {
   StepBuffer& buffer = buffers_[static_cast<size_t>(buffer_index)];
   buffer.uploaded_arrays = fill_arrays(arrays, links_.first() ? ids : arrays.counted,
                                        {buffer.staging.data(), buffer.staging.bytes()}, buffer.arrays.data());
-  Stream& compute = links_.backend.compute();
-  links_.backend.copy(uploads_ ? *uploads_ : compute, buffer.arrays.data(), buffer.staging.data(),
-                      buffer.uploaded_arrays.bytes);
-  if (uploads_) {
-    uploads_->record(*buffer.uploaded);
-    compute.wait(*buffer.uploaded);
-  }
+  copy_to_device(buffer, buffer.arrays.data(), buffer.staging.data(), buffer.uploaded_arrays.bytes);
   if (!links_.last()) return;
   upload_edits(arrays, buffer);
   count_prefixes(arrays, buffer);
@@ -191,12 +196,14 @@ BatchRows StepRunner::rows(int buffer, const StepArrays& arrays) const {
 
 // The stage's work between receiving a step's hidden states and sending them: embedding, layers, results.
 void StepRunner::compute(const Layout& layout, const StepBuffer& buffer) {
-  if (plan_.limits.runs_ahead()) links_.backend.ops().insert_drawn(layout.ids, drawn_ids());
   const BatchRows own = rows(buffer, layout.batch.tokens, layout.tail.batch.tokens);
-  BatchTensors arrays = layout;
-  if (own.residual.dim(0) < layout.batch.tokens) arrays.batch = layout.tail.batch;  // only tails come in
-  runner_.forward(links_.stage(), arrays, own, &caches_);
-  if (links_.last()) give_results(layout, own.result(), buffer);
+  if (layout.part != Part::kResults) {
+    if (plan_.limits.runs_ahead()) links_.backend.ops().insert_drawn(layout.ids, drawn_ids());
+    BatchTensors arrays = layout;
+    if (own.residual.dim(0) < layout.batch.tokens) arrays.batch = layout.tail.batch;  // only tails come in
+    runner_.forward(links_.stage(), arrays, own, &caches_);
+  }
+  if (links_.last() && layout.part != Part::kLayers) give_results(layout, own.result(), buffer);
 }
 
 // Last stage: the tokens drawn by the newest step.
@@ -272,17 +279,39 @@ Recording* StepRunner::recording_of(const Shape& shape, const Layout& layout, co
   return recorded.work.get();
 }
 
-void StepRunner::enqueue(const StepArrays& arrays, int buffer_index, int64_t step,
+std::span<uint32_t> StepRunner::masks(int buffer) const {
+  const Buffer& masks = at(buffer).host_masks;
+  return {reinterpret_cast<uint32_t*>(masks.data()), masks.bytes() / sizeof(uint32_t)};
+}
+
+void StepRunner::enqueue(const StepArrays& arrays, int buffer, int64_t step,
+                         const std::function<void()>& wait_until_computed) {
+  enqueue(links_.last() && arrays.constrained ? Part::kLayers : Part::kAll, arrays, buffer, step, wait_until_computed);
+}
+
+void StepRunner::enqueue_results(const StepArrays& arrays, int buffer_index, int64_t step,
+                                 const std::function<void()>& wait_until_computed) {
+  const StepBuffer& buffer = at(buffer_index);
+  const size_t bytes =
+      arrays.draw_slots.size() * static_cast<size_t>(mask_words(links_.stage().config().vocab)) * sizeof(uint32_t);
+  copy_to_device(buffer, buffer.masks.data(), buffer.host_masks.data(), bytes);
+  enqueue(Part::kResults, arrays, buffer_index, step, wait_until_computed);
+}
+
+void StepRunner::enqueue(Part part, const StepArrays& arrays, int buffer_index, int64_t step,
                          const std::function<void()>& wait_until_computed) {
   const StepBuffer& buffer = at(buffer_index);
-  Layout layout{buffer.uploaded_arrays, result_shape(arrays), arrays.adjusts, !arrays.counted.empty()};
+  Layout layout{buffer.uploaded_arrays, part, result_shape(arrays), {}, arrays.adjusts, !arrays.counted.empty()};
+  if (part == Part::kResults)
+    layout.masks =
+        Tensor(buffer.masks.data(), DType::kI32, {layout.results.draws, mask_words(links_.stage().config().vocab)});
   const int64_t max_length = (arrays.max_length + kLengthStep - 1) / kLengthStep * kLengthStep;
   layout.batch.max_length = layout.tail.batch.max_length = max_length;
   Recording* recording = nullptr;
   if (layout.decodes() && layout.results.hidden == 0)
-    recording = recording_of({buffer_index, layout.batch.tokens, max_length, layout.results.top_k, layout.adjusts,
-                              layout.counts, static_cast<bool>(layout.masks)},
-                             layout, buffer, wait_until_computed);
+    recording = recording_of(
+        {buffer_index, layout.batch.tokens, max_length, layout.results.top_k, layout.adjusts, layout.counts, part},
+        layout, buffer, wait_until_computed);
   links_.backend.compute().submit(
       [this, layout, &buffer, recording] {
         if (recording != nullptr)
@@ -290,8 +319,8 @@ void StepRunner::enqueue(const StepArrays& arrays, int buffer_index, int64_t ste
         else
           compute(layout, buffer);
       },
-      2 * step);
-  links_.backend.compute().record(*buffer.computed);
+      2 * step + (part == Part::kResults ? 1 : 0));
+  if (part != Part::kLayers) links_.backend.compute().record(*buffer.computed);
 }
 
 StepResults StepRunner::results(int buffer, const ResultShape& shape) const {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "comm/channel.h"
@@ -87,20 +88,32 @@ class StepRunner {
   // Copies the arrays of a step to the device, into a buffer whose previous step is computed. `ids` are the step's
   // tokens on the first stage, and empty on other stages.
   void upload(const StepArrays& arrays, const std::vector<int32_t>& ids, int buffer);
-  // Enqueues the step whose arrays were uploaded last. Frequent shapes are recorded (CUDA graphs). Before it destroys
-  // recordings, it calls `wait_until_computed`, which returns when no enqueued step still runs.
+  // Enqueues the step whose arrays were uploaded last; on the last stage, if the step is constrained, its layers alone.
+  // Frequent shapes are recorded (CUDA graphs). Before it destroys recordings, it calls `wait_until_computed`, which
+  // returns when no enqueued step still runs.
   void enqueue(const StepArrays& arrays, int buffer, int64_t step, const std::function<void()>& wait_until_computed);
+  // Last stage: the masks [draws, mask_words(vocab)] of a constrained step, on the host, to be written before
+  // enqueue_results() enqueues the rest of this step. So the layers are computed while the host makes the masks.
+  std::span<uint32_t> masks(int buffer) const;
+  void enqueue_results(const StepArrays& arrays, int buffer, int64_t step,
+                       const std::function<void()>& wait_until_computed);
   ResultShape result_shape(const StepArrays& arrays) const;
   // Last stage: the results in `buffer`; its step must be computed.
   StepResults results(int buffer, const ResultShape& shape) const;
 
-  uint64_t activation_bytes() const { return runner_.bytes() + results_.bytes() + prefixes_.bytes(); }
+  uint64_t activation_bytes() const {
+    return runner_.bytes() + results_.bytes() + prefixes_.bytes() + kBuffers * at(0).masks.bytes();
+  }
   uint64_t cache_bytes() const { return caches_.bytes(); }
 
  private:
+  // What is enqueued of a step at a time.
+  enum class Part : uint8_t { kAll, kLayers, kResults };
   // A step whose arrays are on the device.
   struct Layout : BatchTensors {
+    Part part = Part::kAll;
     ResultShape results;
+    Tensor masks = {};  // [draws, words], if any draw has a mask
     bool adjusts = false,
          counts = false;  // whether any token is drawn from adjusted logits; whether any token is counted
     // Whether this is a pure decode step: each sequence has one row and draws a token.
@@ -112,12 +125,14 @@ class StepRunner {
     Buffer prefixes;               // host, last stage: StepArrays::prefixes, for upload
     Buffer results;                // host, last stage: StepResults
     Buffer hidden;                 // host, last stage: hidden states for the results
+    Buffer host_masks, masks;      // host and device, last stage, where draws may have masks
     std::unique_ptr<Event> uploaded;
   };
   // Steps of equal shape enqueue the same work, which is recorded once the shape has occurred several times.
   struct Shape {
     int64_t buffer, tokens, length_bound, top_k;
-    bool adjusts, counts, constrained;
+    bool adjusts, counts;
+    Part part;
     auto operator<=>(const Shape&) const = default;
   };
   struct Recorded {
@@ -131,8 +146,11 @@ class StepRunner {
   BatchRows rows(const StepBuffer& buffer, int64_t tokens, int64_t tails) const;
   void compute(const Layout& layout, const StepBuffer& buffer);
   void allocate_adjustments(int64_t rows);
+  void copy_to_device(const StepBuffer& buffer, std::byte* device, const std::byte* host, size_t bytes);
   void upload_edits(const StepArrays& arrays, const StepBuffer& buffer);
   void count_prefixes(const StepArrays& arrays, const StepBuffer& buffer);
+  void enqueue(Part part, const StepArrays& arrays, int buffer, int64_t step,
+               const std::function<void()>& wait_until_computed);
   Tensor drawn_ids() const;
   void give_results(const Layout& layout, const Tensor& residual, const StepBuffer& buffer);
   void draw(const Layout& layout, const Tensor& residual, const StepResults& results);

@@ -22,7 +22,6 @@ void for_each_array(auto& arrays, auto& ids, BatchTensors& tensors, const auto& 
   each(tensors.last_rows, arrays.last_rows, 0);
   each(tensors.draw_slots, arrays.draw_slots, 0);
   each(tensors.rules, arrays.draw_rules, kRuleWords);
-  each(tensors.masks, arrays.masks, arrays.mask_columns);
   each(tensors.scored_rows, arrays.scored_rows, 0);
   each(tensors.targets, arrays.targets, 0);
   each(tensors.hidden_rows, arrays.hidden_rows, 0);
@@ -53,7 +52,7 @@ size_t BatchSizes::bytes(int64_t ids) const {
 }
 
 void BatchArrays::clear() {
-  tokens = singles = max_length = table_width = mask_columns = 0;
+  tokens = singles = max_length = table_width = 0;
   all_begin = true;
   std::vector<int32_t> no_ids;
   BatchTensors none;

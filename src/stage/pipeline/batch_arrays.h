@@ -61,9 +61,6 @@ struct BatchLists {
   // sampling rule.
   Ints draws = {}, draw_slots = {};
   Rules draw_rules = {};
-  // [draws, mask_columns], where a draw is constrained: see masked_logit(). Last stage.
-  Ints masks = {};
-  int64_t mask_columns = 0;
   Ints keepers = {};  // [sequences, 2], see Ops::count_tokens
   // The rows that predict scored tokens, and these tokens; the rows whose hidden states are results.
   Ints scored_rows = {}, targets = {}, hidden_rows = {};
@@ -97,7 +94,7 @@ struct BatchTensors {
   Tensor ids;  // [tokens], if the tokens are embedded or counted
   Batch batch;
   TokenPruning tail;  // without its residual; empty if all tokens are kept
-  Tensor last_rows, draws, draw_slots, rules, masks, keepers, scored_rows, targets, hidden_rows;
+  Tensor last_rows, draws, draw_slots, rules, keepers, scored_rows, targets, hidden_rows;
   size_t bytes = 0;
   // Lays the arrays out. If `memory` is null, this only adds up `bytes`.
   BatchTensors(const BatchArrays& arrays, std::span<const int32_t> own_ids, std::byte* memory);

@@ -50,7 +50,7 @@ TEST(OpenCompletionsTest, ATextBeyondALimitEndsAlone) {
     results.drawn.log_probs.as<float>()[row] = -1;
   }
   const StepSamples samples{.drawn = {kHostile, kHarmless}, .scored = {}, .hidden = {}};
-  std::vector<int32_t> masks;
+  std::vector<uint32_t> masks(2 * kVocab / 32);
   for (int32_t token = 0; token < kMaxNew; ++token) {
     open.write_masks(samples.drawn, kVocab / 32, masks);
     open.on_results(samples, results);
