@@ -156,6 +156,35 @@ TEST_F(ServeLongTest, BitsOfFiveHundredRequests) {
   }
 }
 
+// Each under a constraint, with any number of ranks, many sequences at a time and few.
+TEST_F(ServeLongTest, BitsOfThreeHundredConstrainedRequests) {
+  const std::vector<Json> constraints = {
+      parse_json(R"({"response_format": {"type": "json_object"}})", "constraint"),
+      parse_json(R"({"structured_outputs": {"json": {"type": "object", "properties": {"verse": {"type": "integer",
+          "minimum": 1, "maximum": 176}, "text": {"type": "string", "maxLength": 30}}, "required": ["verse", "text"],
+          "additionalProperties": false}}})",
+                 "constraint"),
+      parse_json(R"({"guided_regex": "[A-Z][a-z]{2,9}( [a-z]{1,9}){0,8}[.;]"})", "constraint"),
+      parse_json(R"({"guided_choice": ["In the beginning", "In the end", "Amen"]})", "constraint"),
+      parse_json(R"({"guided_grammar": "root ::= \"(\" [a-c]+ \")\" | root \"+\" root"})", "constraint")};
+  std::vector<Json> all = bodies(300);
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (const char* field : {"echo", "structured_outputs"}) all[i].erase(field);
+    all[i]["max_tokens"] = std::max(all[i]["max_tokens"].get<int64_t>(), int64_t{10});
+    all[i].update(constraints[i % constraints.size()]);
+  }
+  for (const char* dtype : {"fp32", "bf16"}) {
+    const std::vector<Json> expected = answers_of_job(asked(all), {}, dtype);
+    ASSERT_EQ(expected.size(), all.size());
+    for (const int ranks : {1, 2, 3, 4}) {
+      SCOPED_TRACE(testing::Message() << dtype << ", " << ranks << " ranks");
+      start(ranks, ranks == 3 ? Arguments{"--max-num-seqs", "3", "--page-size", "16"} : Arguments{}, dtype);
+      expect_answers(all, expected);
+      end();
+    }
+  }
+}
+
 TEST_F(ServeTest, RoutesAndRefusals) {
   start(2, {"--model-name", "bible", "--max-queue", "3", "--max-length", "700"});
   const Json models = get("/v1/models");

@@ -52,7 +52,7 @@ class ServeTest : public testing::Test {
     return outcome;
   }
   std::string shards(int ranks) const {
-    return weights_.empty() ? golden_shards(model_, ranks == 2 ? 4 : ranks) : weights_;
+    return weights_.empty() ? golden_shards(model_, ranks == 1 ? 1 : 4) : weights_;
   }
 
   HttpReply ask(std::string_view method, std::string_view path, std::string_view body = {},
