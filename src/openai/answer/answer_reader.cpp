@@ -65,7 +65,7 @@ void AnswerReader::begin_block() {
   if (block_ && block_->open) end_block(false);
   drop_or_show_echo(false);
   end_text();
-  block_.emplace();
+  block_ = Block();
 }
 
 void AnswerReader::end_block(bool cut) {
