@@ -45,6 +45,10 @@ struct Batch {
   Tensor page_table{};
   // [sequences, 2] int32: the rows of the conv states before and after these tokens.
   Tensor states{};
+  // [sequences] int32: how many rows directly before a sequence's first row continue the same text: rows of a draft
+  // block, each of which is a sequence with one token. All rows of a block name the state before the block. Empty:
+  // none.
+  Tensor here{};
 };
 
 // The keys and values of all sequences in one attention layer. Position p of a sequence is row p % page_size of the
@@ -88,6 +92,9 @@ struct Routing {
 struct Adjustments {
   Tensor counts{};  // [slots, vocab] int32: see kInPrompt; only rows of sequences whose rules count are ever written
   Tensor edits{};   // [slots, largest number of edits, kEditWords] int32: LogitEdits
+  // For rows of draft blocks: the drafts up to a row, which it counts as text, besides the counts of its slot.
+  Tensor ids{};      // [any] int32: token ids
+  Tensor drafted{};  // [rows, 2] int32: the first of the row's drafts in `ids`, and the end of them; empty: none
 };
 
 enum class Write { kStore, kAdd };  // kStore: out = value; kAdd: out = out + value, rounded once

@@ -51,17 +51,27 @@ class Sequences {
   int64_t left(int64_t s) const { return lengths_[at(s)] - done_[at(s)]; }
   int64_t random(int64_t most) { return std::uniform_int_distribution<int64_t>(1, most)(generator_); }
 
+  // Rows of convolution states of each sequence. A batch moves along this ring by a row or, with a block, by its rows.
+  static constexpr int64_t kStateRows = 9, kMaxBlock = kStateRows - 1;
+
+  // The next tokens of a sequence; as a block, each of them is a single.
   struct Part {
     int64_t sequence, count;
+    bool block = false;
   };
-  // Parts of some unfinished sequences: one token, a few or many of each.
-  std::vector<Part> random_parts(int64_t most) {
+  // Parts of some unfinished sequences: one token, a few or many of each, or a block.
+  std::vector<Part> random_parts(int64_t most, bool blocks = false) {
     std::vector<Part> parts;
     for (int64_t s = 0; s < slots(); ++s) {
       if (left(s) == 0) continue;
       const int64_t kind = random(5);
       if (kind == 1) continue;
-      parts.push_back({s, kind <= 3 ? 1 : std::min(left(s), random(kind == 4 ? 5 : most))});
+      const bool block = blocks && kind == 3;
+      parts.push_back({s,
+                       block       ? std::min(left(s), random(kMaxBlock))
+                       : kind <= 3 ? 1
+                                   : std::min(left(s), random(kind == 4 ? 5 : most)),
+                       block});
     }
     std::shuffle(parts.begin(), parts.end(), generator_);
     return parts;
@@ -70,9 +80,11 @@ class Sequences {
   // Makes a batch of the next tokens of these sequences. The parts with one token come first and are singles, except
   // for the last `plain` of them.
   void next(std::vector<Part> parts, size_t plain = 0) {
-    std::stable_sort(parts.begin(), parts.end(), [](Part a, Part b) { return (a.count == 1) > (b.count == 1); });
-    const auto single_parts = std::count_if(parts.begin(), parts.end(), [](Part a) { return a.count == 1; });
-    std::vector<double> positions, offsets{0}, sequence_of, table, states;
+    const auto decodes = [](const Part& part) { return part.count == 1 || part.block; };
+    std::stable_sort(parts.begin(), parts.end(), [&](Part a, Part b) { return decodes(a) > decodes(b); });
+    int64_t single_parts = 0;
+    for (const Part& part : parts) single_parts += decodes(part) ? part.count : 0;
+    std::vector<double> positions, offsets{0}, sequence_of, table, states, here;
     tokens.clear();
     rows_of.clear();
     int64_t longest = 0;
@@ -81,36 +93,43 @@ class Sequences {
     for (const Part& part : parts) {
       auto& pages = pages_of_[at(part.sequence)];
       int64_t& done = done_[at(part.sequence)];
-      const bool is_single = part.count == 1 && singles + static_cast<int64_t>(plain) < single_parts;
+      const bool is_single = decodes(part) && singles + static_cast<int64_t>(plain) < single_parts;
       all_begin = all_begin && (is_single || done == 0);
-      for (int64_t i = 0; i < part.count; ++i) {
-        positions.push_back(static_cast<double>(done + i));
-        sequence_of.push_back(static_cast<double>(offsets.size() - 1));
-        tokens.push_back(static_cast<int64_t>(packed.starts[at(part.sequence)]) + done + i);
-      }
-      done += part.count;
-      longest = std::max(longest, done);
-      while (static_cast<int64_t>(pages.size()) * page_ < done) {
+      longest = std::max(longest, done + part.count);
+      while (static_cast<int64_t>(pages.size()) * page_ < done + part.count) {
         pages.push_back(free_.back());
         free_.pop_back();
         ++taken_;
       }
-      for (int64_t i = 0; i < max_pages_; ++i)
-        table.push_back(i < static_cast<int64_t>(pages.size()) ? static_cast<double>(pages[at(i)]) : 2e9);
-      rows_of.push_back({std::ssize(tokens) - part.count, std::ssize(tokens)});
-      offsets.push_back(static_cast<double>(positions.size()));
       int& turn = states_[at(part.sequence)];
-      states.push_back(static_cast<double>(2 * part.sequence + turn));
-      turn = 1 - turn;
-      states.push_back(static_cast<double>(2 * part.sequence + turn));
-      if (is_single) ++singles;
+      const auto state = [&](int64_t forward) {
+        return static_cast<double>(kStateRows * part.sequence + (turn + forward) % kStateRows);
+      };
+      const int64_t rows = part.block ? part.count : 1, of_row = part.count / rows;
+      for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t i = 0; i < of_row; ++i, ++done) {
+          positions.push_back(static_cast<double>(done));
+          sequence_of.push_back(static_cast<double>(offsets.size() - 1));
+          tokens.push_back(static_cast<int64_t>(packed.starts[at(part.sequence)]) + done);
+        }
+        for (int64_t i = 0; i < max_pages_; ++i)
+          table.push_back(i < static_cast<int64_t>(pages.size()) ? static_cast<double>(pages[at(i)]) : 2e9);
+        rows_of.push_back({std::ssize(tokens) - of_row, std::ssize(tokens)});
+        offsets.push_back(static_cast<double>(positions.size()));
+        states.insert(states.end(), {state(0), state(row + 1)});
+        here.push_back(static_cast<double>(row));
+        if (is_single) ++singles;
+      }
+      turn = static_cast<int>((turn + rows) % kStateRows);
     }
-    const auto count = static_cast<int64_t>(positions.size()), sequences = static_cast<int64_t>(parts.size());
+    const auto count = static_cast<int64_t>(positions.size()), sequences = std::ssize(offsets) - 1;
     memory_.clear();
     for (const auto& host : {ints(positions, count), ints(offsets, sequences + 1), ints(sequence_of, count)})
       memory_.push_back(std::make_unique<DeviceTensor>(host));
     memory_.push_back(std::make_unique<DeviceTensor>(ints(table, sequences, max_pages_)));
     memory_.push_back(std::make_unique<DeviceTensor>(ints(states, sequences, 2)));
+    const bool any_block = std::any_of(parts.begin(), parts.end(), [](const Part& part) { return part.block; });
+    memory_.push_back(std::make_unique<DeviceTensor>(ints(here, sequences)));
     batch = {.positions = *memory_[0],
              .offsets = *memory_[1],
              .tokens = count,
@@ -121,6 +140,7 @@ class Sequences {
              .sequence_of = *memory_[2],
              .page_table = *memory_[3],
              .states = *memory_[4]};
+    if (any_block) batch.here = *memory_[5];
   }
 
   // The row of the cache that keeps the batch's token i, where rows are the positions of all pages, page by page.

@@ -251,12 +251,23 @@ inline std::vector<SamplingRule> rules_of_all_kinds() {
            .constrained = 1}};
 }
 
-// Rows of all kinds side by side, one with a NaN, whose tokens count_tokens has counted: the bits of the specification,
-// and the tokens that it draws from them.
+// A mask for each row, of the tokens that are allowed.
+inline HostTensor masks_of(int64_t rows, int64_t vocab, bool (*allowed)(int64_t id)) {
+  HostTensor masks(DType::kI32, {rows, mask_words(vocab)});
+  std::fill_n(masks->as<uint32_t>(), rows * mask_words(vocab), 0u);
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t id = 0; id < vocab; ++id)
+      if (allowed(id)) masks->as<uint32_t>()[row * mask_words(vocab) + id / 32] |= 1u << (id % 32);
+  return masks;
+}
+
+// Rows of all kinds side by side, one with a NaN, whose tokens count_tokens has counted, or which are drafts: the bits
+// of the specification, and the tokens that it draws from them.
 inline void check_adjust_logits(OpsUnderTest& under, int64_t vocab) {
   const std::vector<SamplingRule> each = rules_of_all_kinds();
   const auto rows = std::ssize(each);
   const int64_t max_edits = 4, prompt = 5;
+  constexpr int64_t kMaxDrafts = 5;
   std::mt19937 random(5);
   HostTensor logits(DType::kF32, {rows, vocab}), out(DType::kF32, {rows, vocab}), draws(DType::kI32, {rows, 2}),
       slots(DType::kI32, {rows}), rules(DType::kI32, {rows, kRuleWords}), counts(DType::kI32, {rows, vocab}),
@@ -265,29 +276,36 @@ inline void check_adjust_logits(OpsUnderTest& under, int64_t vocab) {
   logits.fill_random(1, 4.0f);
   logits.set(at(vocab + 5), -HUGE_VAL);
   logits.set(at(2 * vocab + 7), NAN);
-  // Masks allow every third token; in one row these are all impossible without it.
-  HostTensor masks(DType::kI32, {rows, mask_words(vocab)});
-  std::fill_n(masks->as<uint32_t>(), rows * mask_words(vocab), 0u);
+  // In one row all tokens that masks allow are impossible without them.
   const auto allowed = [](int64_t id) { return id % 3 == 1; };
-  for (int64_t id = 1; id < vocab; id += 3) {
-    for (int64_t row = 0; row < rows; ++row)
-      masks->as<uint32_t>()[row * mask_words(vocab) + id / 32] |= 1u << (id % 32);
-    logits.set(at(6 * vocab + id), -HUGE_VAL);
-  }
+  const HostTensor masks = masks_of(rows, vocab, allowed);
+  for (int64_t id = 1; id < vocab; id += 3) logits.set(at(6 * vocab + id), -HUGE_VAL);
   std::copy(each.begin(), each.end(), rules->as<SamplingRule>());
   for (const int32_t place : {0, 1, 3, 9}) {
     SCOPED_TRACE(fmt::format("vocab {}, place {}", vocab, place));
     std::vector<reference::Before> before(each.size());
     std::vector<std::vector<LogitEdit>> edits(each.size());
-    const PackedBatch packed(std::vector<int32_t>(each.size(), static_cast<int32_t>(prompt) + place));
-    HostTensor ids(DType::kI32, {packed.tokens()});
+    // The newest tokens of some texts are drafts, which no counts have.
+    const auto drafts_of = [&](int64_t row) { return std::min<int64_t>(place, row % kMaxDrafts); };
+    std::vector<int32_t> lengths;
+    for (int64_t row = 0; row < rows; ++row) lengths.push_back(static_cast<int32_t>(prompt + place - drafts_of(row)));
+    const PackedBatch packed(lengths);
+    HostTensor ids(DType::kI32, {packed.tokens()}), drafts(DType::kI32, {rows * kMaxDrafts}),
+        drafted(DType::kI32, {rows, 2});
+    drafts.fill(-1);
     for (int64_t row = 0; row < rows; ++row) {
       const int64_t slot = rows - 1 - row;  // rows are not in the order of the slots
       for (int64_t i = 0; i < prompt + place; ++i) {
         const auto token = static_cast<int32_t>(static_cast<int64_t>(random() % 40) * 1637 % vocab);
         (i < prompt ? before[at(row)].prompt : before[at(row)].text).push_back(token);
-        ids->as<int32_t>()[row * (prompt + place) + i] = token;
+        const int64_t draft = i - lengths[at(row)];
+        if (draft < 0)
+          ids->as<int32_t>()[packed.offset(at(row)) + i] = token;
+        else
+          drafts->as<int32_t>()[row * kMaxDrafts + draft] = token;
       }
+      drafted.set(at(2 * row), static_cast<double>(row * kMaxDrafts));
+      drafted.set(at(2 * row + 1), static_cast<double>(row * kMaxDrafts + drafts_of(row)));
       for (int64_t i = 0; i < max_edits; ++i)  // of different tokens, the last of the vocabulary among them
         edits[at(row)].push_back({static_cast<int32_t>(vocab - 1 - 7 * i), 0.5f + static_cast<float>(i)});
       std::copy(edits[at(row)].begin(), edits[at(row)].end(), edit_words->as<LogitEdit>() + slot * max_edits);
@@ -301,13 +319,14 @@ inline void check_adjust_logits(OpsUnderTest& under, int64_t vocab) {
     under.run(
         [&](Ops& ops, const Tensor& fed, const Tensor& keep, const Tensor& positions, const Tensor& offsets,
             const Tensor& counted, const Tensor& in, const Tensor& numbers, const Tensor& rule, const Tensor& slot,
-            const Tensor& edit, const Tensor& mask, const Tensor& to, const Tensor& token, const Tensor& log_prob) {
+            const Tensor& edit, const Tensor& some, const Tensor& spans, const Tensor& mask, const Tensor& to,
+            const Tensor& token, const Tensor& log_prob) {
           ops.count_tokens(fed, keep, batch_of(packed, positions, offsets), counted);
-          ops.adjust_logits(in, numbers, rule, slot, {counted, edit}, mask, to);
+          ops.adjust_logits(in, numbers, rule, slot, {counted, edit, some, spans}, mask, to);
           ops.sample(in, to, numbers, rule, token, log_prob);
         },
-        ids, keepers, packed.positions, packed.offsets, counts, logits, draws, rules, slots, edit_words, masks, out,
-        drawn, log_probs);
+        ids, keepers, packed.positions, packed.offsets, counts, logits, draws, rules, slots, edit_words, drafts,
+        drafted, masks, out, drawn, log_probs);
     for (int64_t row = 0; row < rows; ++row) {
       const float *in = logits->as<float>() + row * vocab, *found = out->as<float>() + row * vocab;
       std::vector<float> expected =

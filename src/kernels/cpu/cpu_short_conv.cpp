@@ -79,21 +79,26 @@ void CpuOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const Te
   const int64_t hidden = taps.hidden, kept = taps.length - 1;
   expect(states.rank == 3 && states.dim(1) == kept && states.dim(2) == hidden && states.dtype == DType::kF32 &&
              batch.states.numel() == 2 * batch.sequences && batch.offsets.numel() == batch.sequences + 1 &&
-             batch.sequence_of.numel() == batch.tokens &&
+             batch.sequence_of.numel() == batch.tokens && (!batch.here || batch.here.numel() == batch.sequences) &&
              (cache.page_size == 0 || (batch.page_table.rank == 2 && batch.page_table.dim(0) == batch.sequences)),
          "cached_short_conv: shapes");
   const auto* positions = batch.positions.as<const int32_t>();
   const auto* offsets = batch.offsets.as<const int32_t>();
   const auto* sequence_of = batch.sequence_of.as<const int32_t>();
   const auto* rows = batch.states.as<const int32_t>();
+  // The number of rows before the token that continue the same text.
+  const auto rows_before = [&, here = batch.here.as<const int32_t>()](int64_t sequence, int64_t token) {
+    return token - offsets[sequence] + (batch.here ? here[sequence] : 0);
+  };
   with_float_type(out.dtype, [&](auto zero) {
     using T = decltype(zero);
     const T* in = bcz.as<const T>();
     for_each_row(batch.tokens, hidden * (taps.length + 1), [&](int64_t token) {
       const int32_t sequence = sequence_of[token];
       expect(sequence >= 0 && sequence < batch.sequences, "cached_short_conv: a sequence that does not exist");
-      const int64_t place = token - offsets[sequence];  // the number of earlier rows of this sequence in bcz
-      expect(place >= 0 && place <= positions[token], "cached_short_conv: a position beyond its sample");
+      const int64_t place = rows_before(sequence, token);
+      expect(place >= 0 && place <= std::min<int64_t>(token, positions[token]),
+             "cached_short_conv: a position beyond its sample");
       const int64_t first_tap = std::max<int64_t>(0, kept - positions[token]);
       const int64_t first_row = std::max<int64_t>(0, kept - place);
       convolve(taps, in + token * 3 * hidden,
@@ -103,7 +108,7 @@ void CpuOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const Te
     // The state after a token holds the inputs of the last positions: from bcz, and, if the batch has fewer, from the
     // previous state.
     const auto keep = [&](int64_t sequence, int64_t token, int64_t row) {
-      const int64_t tokens = token + 1 - offsets[sequence];  // of the sequence in this batch, up to this one
+      const int64_t tokens = rows_before(sequence, token) + 1;  // of the text in this batch, up to this one
       expect(tokens > 0 && rows[2 * sequence] != row, "cached_short_conv: sequences");
       const auto* before = states.rows(rows[2 * sequence], 1).as<const float>();
       auto* after = states.rows(row, 1).as<float>();

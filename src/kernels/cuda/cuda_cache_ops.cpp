@@ -104,7 +104,9 @@ namespace {
 CachedConvArgs cached_conv_args(const ShortConvArgs& args, const Batch& batch, const ConvCache& cache) {
   check_cached(batch);
   const Tensor& states = cache.states;
-  expect(batch.states.dtype == DType::kI32 && batch.states.numel() == 2 * batch.sequences, "cached_short_conv: batch");
+  expect(batch.states.dtype == DType::kI32 && batch.states.numel() == 2 * batch.sequences &&
+             (!batch.here || (batch.here.dtype == DType::kI32 && batch.here.numel() == batch.sequences)),
+         "cached_short_conv: batch");
   expect(
       states.rank == 3 && states.dtype == DType::kF32 && states.dim(1) == args.taps - 1 && states.dim(2) == args.hidden,
       "cached_short_conv: states");
@@ -113,6 +115,7 @@ CachedConvArgs cached_conv_args(const ShortConvArgs& args, const Batch& batch, c
          "cached_short_conv: the page table");
   return {.sequence_of = batch.sequence_of.as<const int32_t>(),
           .offsets = batch.offsets.as<const int32_t>(),
+          .here = batch.here.as<const int32_t>(),
           .rows = batch.states.as<const int32_t>(),
           .states = states.as<float>(),
           .page_table = batch.page_table.as<const int32_t>(),
@@ -190,14 +193,15 @@ void CudaOps::count_tokens(const Tensor& ids, const Tensor& keepers, const Batch
 void CudaOps::adjust_logits(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& slots,
                             const Adjustments& adjustments, const Tensor& masks, const Tensor& out) {
   const int64_t rows = logits.dim(0), vocab = logits.dim(1);
-  const auto& [counts, edits] = adjustments;
+  const auto& [counts, edits, ids, drafted] = adjustments;
   expect(logits.rank == 2 && logits.dtype == DType::kF32 && out.dtype == DType::kF32 && out.dims == logits.dims &&
              draws.dtype == DType::kI32 && draws.numel() == 2 * rows && rules.dtype == DType::kI32 &&
              rules.numel() == kRuleWords * rows && slots.dtype == DType::kI32 && slots.numel() == rows,
          "adjust_logits: shapes");
   expect((!counts || (counts.rank == 2 && counts.dim(1) == vocab)) &&
              (!edits || (edits.rank == 3 && edits.dim(2) == kEditWords)) &&
-             (!masks || (masks.dtype == DType::kI32 && masks.numel() == rows * mask_words(vocab))),
+             (!masks || (masks.dtype == DType::kI32 && masks.numel() == rows * mask_words(vocab))) &&
+             (!drafted || (drafted.dtype == DType::kI32 && drafted.numel() == 2 * rows && ids.dtype == DType::kI32)),
          "adjust_logits: adjustments");
   launch_adjust_logits(stream_, {.logits = logits.as<const float>(),
                                  .draws = draws.as<const int32_t>(),
@@ -205,6 +209,8 @@ void CudaOps::adjust_logits(const Tensor& logits, const Tensor& draws, const Ten
                                  .slots = slots.as<const int32_t>(),
                                  .counts = counts.as<const int32_t>(),
                                  .edits = edits.as<const LogitEdit>(),
+                                 .ids = ids.as<const int32_t>(),
+                                 .drafted = drafted.as<const int32_t>(),
                                  .masks = masks.as<const uint32_t>(),
                                  .out = out.as<float>(),
                                  .rows = rows,

@@ -15,6 +15,13 @@ TEST_F(CudaNormProjectShortConvTest, EveryNumberOfTokens) {
         check(count, {.act = act, .biases = biases, .seed = static_cast<uint32_t>(count), .norm = true});
 }
 
+TEST_F(CudaNormProjectShortConvTest, Blocks) {
+  for (int64_t count = 2; count <= 10; ++count)
+    for (const int64_t block : {2, 3, 5, 8})
+      for (const DType act : kFloatTypes)
+        check(count, {.act = act, .seed = static_cast<uint32_t>(count), .norm = true, .block = block});
+}
+
 // Rows that fill no whole pieces of k or trees of the norm's sum, and rows that are too long; more units than
 // multiprocessors; and what the kernel for skinny products does not take.
 TEST_F(CudaNormProjectShortConvTest, EveryWidth) {

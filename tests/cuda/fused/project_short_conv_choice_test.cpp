@@ -32,7 +32,7 @@ struct CudaProjectShortConvChoiceTest : HopperTest {
     weight.fill_random(3);
     norm.fill_random(4);
     const DeviceTensor x(host_x), w(in_proj), taps(weight), scale(norm), out(HostTensor(c.act, {tokens, c.hidden}));
-    const DeviceTensor states(HostTensor(DType::kF32, {2 * c.sequences, c.taps - 1, c.hidden}));
+    const DeviceTensor states(HostTensor(DType::kF32, {Sequences::kStateRows * c.sequences, c.taps - 1, c.hidden}));
     const OperatorScratch bcz(c.act, tokens, 3 * c.hidden), normed(c.act, tokens, c.width);
     on_gpu([&](Ops& ops) {
       if (c.norm)

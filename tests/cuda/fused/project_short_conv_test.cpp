@@ -15,6 +15,14 @@ TEST_F(CudaProjectShortConvTest, EveryNumberOfTokens) {
         check(count, {.act = act, .biases = biases, .seed = static_cast<uint32_t>(count)});
 }
 
+// Rows of draft blocks beside each other, 16 and 17 rows among them.
+TEST_F(CudaProjectShortConvTest, Blocks) {
+  for (int64_t count = 2; count <= 18; ++count)
+    for (const int64_t block : {2, 3, 5, 8})
+      for (const DType act : kFloatTypes)
+        check(count, {.act = act, .biases = true, .seed = static_cast<uint32_t>(count), .block = block});
+}
+
 // Widths that are no whole pieces of k, more units than multiprocessors, and what the kernel for skinny products does
 // not take.
 TEST_F(CudaProjectShortConvTest, EveryWidth) {

@@ -20,20 +20,23 @@ struct ProjectedConvTest : ::testing::Test {
     bool biases = false;
     uint32_t seed = 1;
     bool norm = false;  // norm_project_short_conv, otherwise project_short_conv
+    int64_t block = 1;  // sequences come with so many tokens at a time, as blocks
   };
 
-  // `count` sequences, first up to different positions, then two tokens more, one at a time.
+  // Sequences with `count` blocks, the last of which may be shorter, in rows together: first up to different positions,
+  // then two blocks more.
   void check(int64_t count, const Case& c) {
-    SCOPED_TRACE(fmt::format("{} tokens {}, hidden {} k {}, {} taps{}{}", count, name(c.act), c.hidden, c.k, c.taps,
-                             c.biases ? ", biases" : "", c.norm ? ", norm" : ""));
+    SCOPED_TRACE(fmt::format("{} tokens {}, hidden {} k {}, {} taps{}{}, blocks of {}", count, name(c.act), c.hidden,
+                             c.k, c.taps, c.biases ? ", biases" : "", c.norm ? ", norm" : "", c.block));
     constexpr int64_t kPositions[] = {255, 0, 2, 256, 1, 5, 254};
     std::vector<int64_t> lengths;
     std::vector<Sequences::Part> before, single;
-    for (int64_t s = 0; s < count; ++s) {
-      const int64_t position = kPositions[at((s + c.seed) % 7)];
-      lengths.push_back(position + 2);
+    for (int64_t s = 0, left = count; left > 0; ++s) {
+      const int64_t position = kPositions[at((s + c.seed) % 7)], rows = std::min(c.block, left);
+      lengths.push_back(position + 2 * rows);
       if (position > 0) before.push_back({s, position});
-      single.push_back({s, 1});
+      single.push_back({s, rows, rows > 1});
+      left -= rows;
     }
     const float spread = 2 / std::sqrt(static_cast<float>(c.k));
     HostTensor in_proj(c.act, {3 * c.hidden, c.k}), weight(c.act, {c.hidden, c.taps});
@@ -44,7 +47,7 @@ struct ProjectedConvTest : ::testing::Test {
     bias.fill_random(c.seed + 3);
     norm.fill_random(c.seed + 5);
     Sequences sequences(lengths, kPage, c.seed);
-    const int64_t first_page_row = 2 * count;
+    const int64_t first_page_row = Sequences::kStateRows * sequences.slots();
     const HostTensor no_states = nans(DType::kF32, {first_page_row + sequences.pages(), c.taps - 1, c.hidden});
     const DeviceTensor w(in_proj), taps(weight), w_bias(in_bias), taps_bias(bias), scale(norm);
     const DeviceTensor apart_states(no_states), together_states(no_states);

@@ -15,8 +15,8 @@ using namespace test;
 class CudaCachedShortConvTest : public ::testing::Test {
  protected:
   void check(const std::vector<int64_t>& lengths, int64_t hidden, int64_t taps, bool with_bias, DType act,
-             uint32_t seed) {
-    SCOPED_TRACE(fmt::format("{} hidden {}, {} taps", name(act), hidden, taps));
+             uint32_t seed, bool blocks = false) {
+    SCOPED_TRACE(fmt::format("{} hidden {}, {} taps{}", name(act), hidden, taps, blocks ? ", blocks" : ""));
     constexpr int64_t kPage = 16;
     Sequences sequences(lengths, kPage, seed);
     const int64_t tokens = sequences.packed.tokens();
@@ -25,7 +25,7 @@ class CudaCachedShortConvTest : public ::testing::Test {
     bcz.fill_random(seed);
     weight.fill_random(seed + 1);
     bias.fill_random(seed + 2);
-    const int64_t first_page_row = 2 * sequences.slots();
+    const int64_t first_page_row = Sequences::kStateRows * sequences.slots();
     const HostTensor no_states = nans(DType::kF32, {first_page_row + sequences.pages(), taps - 1, hidden});
     const DeviceTensor in(bcz), device_weight(weight), device_bias(bias), device_whole(whole), states(no_states);
     const Tensor& bias_or_none = with_bias ? static_cast<const Tensor&>(device_bias) : Tensor();
@@ -33,7 +33,7 @@ class CudaCachedShortConvTest : public ::testing::Test {
     device_whole.fetch(whole);
     std::map<int64_t, int64_t> ends;  // the last token of each full page
     while (!sequences.finished()) {
-      const auto parts = sequences.random_parts(1200);
+      const auto parts = sequences.random_parts(1200, blocks);
       if (parts.empty()) continue;
       sequences.next(parts);
       const HostTensor expected = sequences.take(whole);
@@ -81,6 +81,17 @@ TEST_F(CudaCachedShortConvTest, HasTheBitsOfWholeSamples) {
       for (const int64_t taps : {3, 1, 2, 4, 7})
         for (const bool with_bias : {false, true})
           check({1, 2, 3, 40, 5, 700, 9, 1, 64, 33, 2500}, hidden, taps, with_bias, act, ++seed);
+}
+
+// The rows of a draft block are singles that take the inputs before them from each other.
+TEST_F(CudaCachedShortConvTest, BlocksHaveTheBitsOfWholeSamples) {
+  uint32_t seed = 100;
+  for (const DType act : kFloatTypes)
+    for (const int64_t hidden : {264, 33})
+      for (const int64_t taps : {3, 1, 2, 4, 7})
+        for (const std::vector<int64_t>& lengths :
+             {std::vector<int64_t>{1, 2, 40, 9}, {1, 2, 3, 40, 5, 700, 9, 1, 64, 33, 2500}})
+          check(lengths, hidden, taps, true, act, ++seed, true);
 }
 
 TEST_F(CudaCachedShortConvTest, AFewTokens) {

@@ -107,6 +107,89 @@ TEST_F(CachedShortConvTest, HasTheBitsOfWholeSamples) {
       }
 }
 
+// Samples that come as draft blocks, of which only the first rows are right. The next block begins after these, from
+// the state that they left in the sample's ring of rows.
+class BlockSteps {
+ public:
+  BlockSteps(const PackedBatch& samples, int32_t block)
+      : samples_(samples), block_(block), done_(samples.lengths.size()), at_(done_) {}
+  int64_t state_rows() const { return std::ssize(done_) * ring(); }
+  bool finished() const { return done_ == samples_.lengths; }
+
+  // Makes the next batch. `token` gives the row of all samples that a row feeds, `right` whether its result counts.
+  void next(std::mt19937& random) {
+    for (auto* list : {&positions, &offsets, &sequence_of, &states, &here, &tokens}) list->clear();
+    right.clear();
+    offsets.push_back(0);
+    for (size_t s = 0; s < done_.size(); ++s) {
+      const int32_t rows = std::min(block_, samples_.lengths[s] - done_[s]);
+      if (rows == 0) continue;
+      const auto accepted = 1 + static_cast<int32_t>(random() % static_cast<uint32_t>(rows));
+      const auto first = static_cast<int32_t>(s) * ring();
+      for (int32_t row = 0; row < rows; ++row) {
+        positions.push_back(done_[s] + row);
+        sequence_of.push_back(static_cast<int32_t>(offsets.size()) - 1);
+        right.push_back(row < accepted);
+        tokens.push_back(static_cast<int32_t>(samples_.offset(s)) + (row < accepted ? done_[s] + row : 0));
+        states.insert(states.end(), {first + at_[s] % ring(), first + (at_[s] + row + 1) % ring()});
+        here.push_back(row);
+        offsets.push_back(static_cast<int32_t>(positions.size()));
+      }
+      done_[s] += accepted;
+      at_[s] += accepted;
+    }
+    const auto count = std::ssize(positions);
+    batch = {.positions = ints(positions), .offsets = ints(offsets), .tokens = count, .sequences = count};
+    batch.singles = count;
+    batch.sequence_of = ints(sequence_of);
+    batch.states = ints(states, count);
+    batch.here = ints(here);
+  }
+
+  std::vector<int32_t> tokens;  // of each row, its row among those of all samples
+  std::vector<bool> right;
+  Batch batch;
+
+ private:
+  int32_t ring() const { return block_ + 1; }
+
+  const PackedBatch& samples_;
+  const int32_t block_;
+  std::vector<int32_t> done_, at_;  // tokens of each sample, and steps along its ring
+  std::vector<int32_t> positions, offsets, sequence_of, states, here;
+};
+
+TEST_F(CachedShortConvTest, BlocksHaveTheBitsOfWholeSamples) {
+  const PackedBatch samples({1, 40, 2, 3, 23, 5});
+  const int64_t hidden = 37;
+  std::mt19937 random(3);
+  for (const DType act : {DType::kF32, DType::kBf16})
+    for (const int64_t length : {1, 2, 3, 5})
+      for (const int32_t block : {1, 2, 3, 4, 9}) {
+        HostTensor bcz(act, {samples.tokens(), 3 * hidden}), expected(act, {samples.tokens(), hidden});
+        HostTensor weight(DType::kBf16, {hidden, 1, length});
+        bcz.fill_random(1);
+        weight.fill_random(2);
+        ops.short_conv(bcz, weight, {}, samples.batch, expected);
+        BlockSteps steps(samples, block);
+        HostTensor states(DType::kF32, {steps.state_rows(), length - 1, hidden});
+        while (!steps.finished()) {
+          steps.next(random);
+          HostTensor some(act, {steps.batch.tokens, 3 * hidden}), out(act, {steps.batch.tokens, hidden});
+          for (size_t row = 0; row < steps.tokens.size(); ++row) {
+            const Tensor from = bcz->rows(steps.tokens[row], 1);
+            std::memcpy(some->rows(static_cast<int64_t>(row), 1).data, from.data, from.bytes());
+          }
+          ops.cached_short_conv(some, weight, {}, steps.batch, {states}, out);
+          for (size_t row = 0; row < steps.tokens.size(); ++row)
+            if (steps.right[row]) {
+              EXPECT_TRUE(same_bits(out->rows(static_cast<int64_t>(row), 1), expected->rows(steps.tokens[row], 1)))
+                  << name(act) << ", " << length << " taps, blocks of " << block;
+            }
+        }
+      }
+}
+
 // A sequence may go on from the end of any page of a sample that was computed before.
 TEST_F(CachedShortConvTest, KeepsTheStatesAtTheEndsOfPages) {
   const PackedBatch samples({1, 60, 7, 23});

@@ -27,6 +27,7 @@ static_assert(kConvThreads % kTile == 0, "a thread keeps its channel, whichever 
 // A token, and the rows of the states to write after it. A sequence's only token has the sequence's number.
 struct ConvToken {
   int position;
+  int here;  // see conv::TokenCoord
   int rows_behind;
   int64_t behind[2];
 };
@@ -52,8 +53,8 @@ struct ConvWeights {
 __device__ inline void find_tokens(const ProjectShortConvArgs& args, ConvToken* tokens) {
   const int token = threadIdx.x;
   if (token >= args.conv.tokens) return;
-  const conv::TokenCoord place{args.conv.positions[token], 0, token, true};
-  ConvToken found{place.position, 0, {}};
+  const conv::TokenCoord place{args.conv.positions[token], conv::rows_before(args.cache, token), token, true};
+  ConvToken found{place.position, place.here, 0, {}};
   conv::for_each_row_behind(args.cache, place, [&](int64_t row) { found.behind[found.rows_behind++] = row; });
   tokens[token] = found;
 }
@@ -128,8 +129,11 @@ __device__ void convolve(const ProjectShortConvArgs& args, int64_t channel, cons
   const int own = threadIdx.x % kTile;
   for (int token = threadIdx.x / kTile; token < args.conv.tokens; token += kConvThreads / kTile) {
     const ConvToken& place = exchange.tokens[token];
-    const float now = exchange.bcz[0][own][token] * exchange.bcz[2][own][token];
-    const float past[kKept] = {exchange.past[token][0][own], exchange.past[token][1][own]};
+    const auto input = [&](int row) { return exchange.bcz[0][own][row] * exchange.bcz[2][own][row]; };
+    const float now = input(token);
+    // Inputs of the same text in the rows before, or of the state before them.
+    const float past[kKept] = {place.here >= 2 ? input(token - 2) : exchange.past[token][place.here][own],
+                               place.here >= 1 ? input(token - 1) : exchange.past[token][1][own]};
     const float sum = conv::convolve3(place.position, weights.taps, {past[0], past[1], now}, weights.bias);
     static_cast<T*>(args.conv.out)[token * args.conv.hidden + channel] = rounded<T>(sum * exchange.bcz[1][own][token]);
     for (int i = 0; i < place.rows_behind; ++i) {

@@ -63,6 +63,7 @@ void launch_short_conv(cudaStream_t stream, const ShortConvArgs& args, DType act
 // The states from which the convolution of each sequence continues.
 struct CachedConvArgs {
   const int32_t *sequence_of, *offsets;  // [tokens], [sequences + 1]
+  const int32_t* here;                   // [sequences]: see Batch; null: all are 0
   const int32_t* rows;                   // [sequences, 2]: the row to read, the row to write
   float* states;                         // [rows, taps - 1, hidden]
   // The states at the ends of pages: see ConvCache. page_table [sequences, max_pages].

@@ -11,16 +11,20 @@ namespace lfm2::conv {
 // the cache.
 struct TokenCoord {
   int position;  // its position in its sample
-  int here;      // number of its sequence's tokens before it in the batch
+  int here;      // number of tokens of its text before it in the batch, in the rows before its own
   int sequence;  // only set with a cache
   bool last;     // the token is its sequence's last one in the batch; only set with a cache
 };
+// The number of rows before a sequence's first one that continue the same text.
+__device__ inline int rows_before(const CachedConvArgs& cache, int sequence) {
+  return cache.here == nullptr ? 0 : cache.here[sequence];
+}
 template <bool cached>
 __device__ TokenCoord place_of(const ShortConvArgs& args, const CachedConvArgs& cache, int64_t token) {
   const int position = args.positions[token];
   if constexpr (!cached) return {position, position, 0, false};
   const int sequence = cache.sequence_of[token];
-  return {position, static_cast<int>(token) - cache.offsets[sequence], sequence,
+  return {position, static_cast<int>(token) - cache.offsets[sequence] + rows_before(cache, sequence), sequence,
           token + 1 == cache.offsets[sequence + 1]};
 }
 // The address of entry i of the state in a row, from channel c on. Entry 0 is the oldest.

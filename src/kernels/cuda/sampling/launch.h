@@ -32,6 +32,8 @@ struct AdjustLogitsArgs {
   const int32_t* slots;       // [rows]
   const int32_t* counts;      // [slots, vocab]; null: no rule counts
   const LogitEdit* edits;     // [slots, max_edits]; null: no rule has any
+  const int32_t* ids;         // [any]: the drafts that rows count
+  const int32_t* drafted;     // [rows, 2]: the first of a row's drafts in ids, and the end of them; null: none
   const uint32_t* masks;      // [rows, mask_words(vocab)]; null: no rule is constrained
   float* out;                 // [rows, vocab]
   int64_t rows, vocab, max_edits;
