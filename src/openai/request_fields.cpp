@@ -199,6 +199,9 @@ void read_rules(FieldReader& fields, SampleRules& rules, bool in_thought) {
   sampling.stop = fields.stops("stop");
   rules.stop_token_ids = stop_token_ids_of(fields);
   rules.ignore_eos = fields.flag("ignore_eos");
+  const bool asks = fields.flag("draft");
+  rules.draft = asks || fields.find("draft") == nullptr;
+  if (asks && !fields.context().drafts) refuse_field(fields.where(), "draft", true, "false, or a start with --draft");
   rules.log_probs = log_probs_of(fields, rules.form == LineForm::kChatCompletion);
   rules.constraint = read_constraint(fields, rules.form, in_thought);
 }

@@ -31,6 +31,7 @@ struct LineContext {
   bool scores = false;                              // --score: lines may name a target
   bool states = false;                              // --hidden
   bool embeddings = false;                          // the lines are batch lines of /v1/embeddings
+  bool drafts = false;                              // --draft: lines may ask for drafts
   std::time_t now = 0;                              // the date of templates that ask for it
   const std::atomic<bool>* stop = nullptr;          // if it becomes true, reading ends soon with Error(kStopped)
 };

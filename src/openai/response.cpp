@@ -68,14 +68,16 @@ OrderedJson body_of(const Completion& completion, const ResponseForm& form, cons
   int64_t thought_tokens = 0;
   OrderedJson choices = OrderedJson::array({choice_of(completion, form, facts, id, thought_tokens)});
   auto tokens = static_cast<int64_t>(completion.token_ids.size());
+  DraftCounts drafts = completion.drafts;
   for (const Completion& other : completion.others) {
+    drafts.add(other.drafts);
     choices.push_back(choice_of(other, form, facts, id, thought_tokens));
     tokens += static_cast<int64_t>(other.token_ids.size());
   }
   return response_body(
       id, std::move(choices), form, facts,
       usage_json(completion.prompt_tokens, tokens,
-                 form.message.thoughts != Thoughts::kNone ? std::optional(thought_tokens) : std::nullopt));
+                 form.message.thoughts != Thoughts::kNone ? std::optional(thought_tokens) : std::nullopt, drafts));
 }
 
 // The fields of one choice, without the braces around them.
@@ -105,10 +107,15 @@ void append_choice(std::string& line, const Completion& completion, const Respon
 
 }  // namespace
 
-OrderedJson usage_json(int64_t prompt_tokens, int64_t tokens, std::optional<int64_t> thought_tokens) {
+OrderedJson usage_json(int64_t prompt_tokens, int64_t tokens, std::optional<int64_t> thought_tokens,
+                       const DraftCounts& drafts) {
   OrderedJson usage{
       {"prompt_tokens", prompt_tokens}, {"completion_tokens", tokens}, {"total_tokens", prompt_tokens + tokens}};
   if (thought_tokens) usage["completion_tokens_details"] = {{"reasoning_tokens", *thought_tokens}};
+  if (drafts.made > 0) {
+    usage["completion_tokens_details"]["accepted_prediction_tokens"] = drafts.accepted;
+    usage["completion_tokens_details"]["rejected_prediction_tokens"] = drafts.made - drafts.accepted;
+  }
   return usage;
 }
 

@@ -30,7 +30,8 @@ struct ResponseFacts {
 OrderedJson response_body(const std::string& id, OrderedJson choices, const ResponseForm& form,
                           const ResponseFacts& facts, OrderedJson usage);
 // `tokens`: of all choices; `thought_tokens`: how many of them belong to thoughts, of answers that may have some.
-OrderedJson usage_json(int64_t prompt_tokens, int64_t tokens, std::optional<int64_t> thought_tokens = {});
+OrderedJson usage_json(int64_t prompt_tokens, int64_t tokens, std::optional<int64_t> thought_tokens = {},
+                       const DraftCounts& drafts = {});
 
 // {"id", "token_ids", "text", "finish_reason"}, and "error" if the reason is "error". "text" needs a tokenizer. If the
 // request asks for them, also "logprobs" [tokens], "top_ids" and "top_logprobs" [tokens, k]. Several choices are {"id",

@@ -57,6 +57,7 @@ void CompletionBuilder::add_token(Choice& choice, const DrawnToken& token) {
   completion.top_log_probs.insert(completion.top_log_probs.end(), token.top_log_probs.begin(),
                                   token.top_log_probs.end());
   ++choice.tokens;
+  completion.drafts.add(token);
 }
 
 void CompletionBuilder::add(size_t index, const DrawnToken& token, int64_t cached) {
@@ -136,10 +137,12 @@ std::vector<std::string> CompletionBuilder::last_events() {
 
 OrderedJson CompletionBuilder::usage() const {
   int64_t tokens = 0, cached = 0, thought = 0;
+  DraftCounts drafts;
   for (const Choice& choice : choices_) tokens += choice.tokens;
+  for (const Choice& choice : choices_) drafts.add(choice.completion.drafts);
   for (const Choice& choice : choices_) thought += choice.reader ? choice.reader->thought_tokens() : 0;
   for (size_t i = 0; i < choices_.size(); i += static_cast<size_t>(shape_.choices)) cached += choices_[i].cached;
-  OrderedJson usage = usage_json(prompt_tokens_, tokens, chat() ? std::optional(thought) : std::nullopt);
+  OrderedJson usage = usage_json(prompt_tokens_, tokens, chat() ? std::optional(thought) : std::nullopt, drafts);
   usage["prompt_tokens_details"] = {{"cached_tokens", cached}};
   return usage;
 }

@@ -28,6 +28,7 @@ Request request_by_rules(const RequestDefaults& defaults, const SampleRules& rul
   apply(rules.sampling, request);
   for (const auto& [token, bias] : rules.logit_bias) request.logit_bias.push_back({token, bias});
   request.constraint = rules.constraint;
+  request.draft = rules.draft;
   request.eos_tokens.insert(request.eos_tokens.end(), rules.stop_token_ids.begin(), rules.stop_token_ids.end());
   if (rules.sampling.max_new == 0) make_prefill_only(request);
   return request;

@@ -52,6 +52,7 @@ struct SampleRules {
   LineForm form = LineForm::kIds;
   bool ignore_eos = false;
   bool echo = false;    // the answer begins with the prompt; max_new may be 0 then
+  bool draft = true;    // see Request
   int32_t choices = 1;  // draws from the same prompt: "n"
   SamplingOverrides sampling = {};
   std::optional<int32_t> log_probs = {};     // top logprobs of each token; 0: only the token's own log-probability
@@ -66,7 +67,7 @@ struct SampleRules {
 // See base/words.h.
 void for_each_field(MaybeConst<SampleRules> auto& rules, const auto& each) {
   each(rules.form, rules.ignore_eos, rules.echo, rules.choices, rules.sampling, rules.log_probs, rules.stop_token_ids,
-       rules.logit_bias, rules.message, rules.constraint);
+       rules.logit_bias, rules.message, rules.constraint, rules.draft);
 }
 
 // What the requests of a job have in common, by the form of their lines.

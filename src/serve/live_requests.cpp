@@ -100,6 +100,9 @@ void LiveRequests::drawn(std::vector<SampleToken> tokens) {
           .observe(seconds_between(one.since, now));
       ++metrics_.generated_tokens;
     }
+    metrics_.drafts += token.drafts > 0 ? 1 : 0;
+    metrics_.draft_tokens += token.drafts;
+    metrics_.accepted_tokens += token.drafted ? 1 : 0;
     one.since = now;
     const int64_t cached = one.cached;
     if (token.ends) running_.erase(found);

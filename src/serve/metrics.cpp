@@ -63,7 +63,10 @@ std::string Metrics::text(const Gauges& now) const {
       one("log_dropped_lines_total", "counter", "Lines that the log had no room for.", now.dropped_lines) +
       one("prompt_tokens_total", "counter", "Tokens of prompts that were begun.", prompt_tokens) +
       one("prefix_cache_hits_total", "counter", "Tokens of prompts that the prefix cache had.", cached_tokens) +
-      one("generation_tokens_total", "counter", "Tokens that were generated.", generated_tokens);
+      one("generation_tokens_total", "counter", "Tokens that were generated.", generated_tokens) +
+      one("spec_decode_num_drafts_total", "counter", "Steps of a sequence that verified drafts.", drafts) +
+      one("spec_decode_num_draft_tokens_total", "counter", "Tokens that were drafted.", draft_tokens) +
+      one("spec_decode_num_accepted_tokens_total", "counter", "Drafted tokens that were right.", accepted_tokens);
   text += "# HELP lfm2_requests_total Requests that ended, by how.\n# TYPE lfm2_requests_total counter\n";
   for (const auto& [name, count] : {std::pair{"completed", &requests_completed},
                                     {"failed", &requests_failed},

@@ -50,6 +50,7 @@ struct Gauges {
 struct Metrics {
   std::atomic<int64_t> requests_completed = 0, requests_failed = 0, requests_aborted = 0, requests_refused = 0;
   std::atomic<int64_t> prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
+  std::atomic<int64_t> drafts = 0, draft_tokens = 0, accepted_tokens = 0;  // steps of a sequence with drafts, and these
   // The times from adding a request to its start and to its first token, between two of its tokens, and from its
   // arrival to its end.
   Histogram queue_seconds, first_token_seconds, token_seconds, request_seconds;

@@ -186,7 +186,8 @@ std::unique_ptr<RequestSource> Server::open(int64_t positions) {
                                  .text = job_.text.model(),
                                  .text_error = "the model has no tokenizer: expected token ids, as [1, 2, 3]",
                                  .constraints = job_.text.constraints(),
-                                 .continues = true},
+                                 .continues = true,
+                                 .drafts = job_.options.generation.drafts()},
                        .embeddings = serve.embeddings,
                        .fresh_seeds = !job_.options.seed_given,
                        .log_requests = serve.log_requests};

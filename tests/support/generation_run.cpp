@@ -70,7 +70,13 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
       .caches = {.slots = slots,
                  .pages = settings.pages > 0 ? settings.pages : slots * pages_for(plan.longest, settings.page_size),
                  .page_size = settings.page_size,
-                 .keeps_prefixes = settings.keeps_prefixes}};
+                 .keeps_prefixes = settings.keeps_prefixes,
+                 .max_drafts = settings.max_drafts}};
+  plan.limits.draft_rows = settings.max_drafts * plan.limits.max_sequences;
+  plan.limits.fixed_drafts = settings.fixed_drafts;
+  plan.limits.streams_drafts = settings.streams_drafts;
+  plan.limits.vocab = config.vocab;
+  plan.drafters = settings.drafters;
   plan.limits.counted_prefixes = plan.longest;
   std::vector<LocalLink> links(ranges.size());
   LocalControlHub hub(ranges.size());
@@ -107,6 +113,7 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
         }
         if (rank == 0 && preemptions != nullptr) *preemptions = generator.counts().scheduled.preemptions;
         if (rank == 0 && cached != nullptr) *cached = requests.cached;
+        if (rank == 0 && settings.counts != nullptr) *settings.counts = generator.counts().scheduled;
       } catch (...) {
         errors[rank] = std::current_exception();
       }

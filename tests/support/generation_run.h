@@ -25,6 +25,10 @@ struct GenerationSettings {
   bool keeps_prefixes = false;
   double times_interval = 0;
   std::vector<LayerRange> cut{};  // into `stages` stages; empty: equal
+  DrafterFactory drafters{};      // empty: no drafts
+  int64_t max_drafts = 0;         // of a sequence in a step
+  bool fixed_drafts = true, streams_drafts = false;
+  SchedulerCounts* counts = nullptr;  // filled, if given
 };
 
 // The completions of `samples` by sample, with prompts' rules over those of `settings`; expects that every sample comes

@@ -165,10 +165,13 @@ void Generator::collect_results() {
 StepSamples Generator::samples_of(const StepArrays& arrays) const {
   StepSamples samples;
   for (const int32_t slot : arrays.draw_slots) samples.drawn.push_back(table_->sequence(slot).request.sample);
-  for (const auto& [slot, rows] : arrays.scored_of)
-    samples.scored.push_back({table_->sequence(slot).request.sample, rows});
-  for (const auto& [slot, rows] : arrays.hidden_of)
-    samples.hidden.push_back({table_->sequence(slot).request.sample, rows});
+  samples.next_drafts = arrays.next_drafts;
+  samples.streamed = arrays.streamed;
+  if (plan_.limits.streams_drafts) samples.draws = arrays.draws;
+  for (const StepEntry& one : arrays.scored_of)
+    samples.scored.push_back({table_->sequence(one.slot).request.sample, one.count});
+  for (const StepEntry& one : arrays.hidden_of)
+    samples.hidden.push_back({table_->sequence(one.slot).request.sample, one.count});
   return samples;
 }
 
@@ -203,7 +206,7 @@ void Generator::run_step(const ScheduledStep& scheduled, StepArrays& arrays) {
     run_.send(buffer, runner_.rows(buffer, arrays).result(), runner_.computed(buffer), {step});
   }
   ++counts_.steps;
-  counts_.largest_step = std::max(counts_.largest_step, arrays.sequences());
+  counts_.largest_step = std::max(counts_.largest_step, std::ssize(scheduled.step.entries));
   run_.collect_times();
 }
 
@@ -218,7 +221,7 @@ void Generator::run(RequestSource* requests, const std::vector<CompletionConsume
   if (links_.last())
     last_.emplace(Last{OpenCompletions(consumers, token_text, plan_.live, constraints), {}, on_progress});
   if (links_.first())
-    first_.emplace(First{*requests, Scheduler(*requests, plan_.limits),
+    first_.emplace(First{*requests, Scheduler(*requests, plan_.limits, plan_.drafters),
                          std::vector<double>(static_cast<size_t>(plan_.limits.caches.slots), 0), steady_seconds()});
   StepArrays arrays;
   while (true) {

@@ -152,47 +152,75 @@ void OpenCompletions::add_hidden(const StepSamples& samples, const Tensor& hidde
   }
 }
 
+// Adds the token of a row to the completion that it continues.
+DrawnToken OpenCompletions::take(Open& open, const StepResults::Tokens& results, int64_t row) {
+  DrawnToken drawn{.token = results.ids.as<const int32_t>()[row]};
+  Completion& completion = open.completion;
+  const int64_t columns = columns_of(results);
+  const float log_prob = results.log_probs.as<const float>()[row];
+  if (std::isnan(log_prob) && !open.request.prefill_only)  // of such logits `sample` draws no token
+    completion.error = fmt::format("token {} of the answer: its logits are not finite (NaN or infinity)",
+                                   completion.token_ids.size() + 1);
+  if (!open.limit.empty()) completion.error = drawn.error = open.limit;
+  if (!completion.error.empty()) {
+    drawn.ends = FinishReason::kError;
+    return drawn;
+  }
+  drawn.log_prob = log_prob;
+  append_top(results, row, 1, std::min<int64_t>(open.request.num_top_logprobs, columns), drawn.top_ids,
+             drawn.top_log_probs);
+  completion.token_ids.push_back(drawn.token);
+  completion.log_probs.push_back(log_prob);
+  if (!live_) append_top(results, row, 1, columns, completion.top_ids, completion.top_log_probs);
+  if (live_ && completion.token_ids.size() == 1) {
+    drawn.prompt = std::exchange(completion.prompt, {});
+    drawn.hidden = std::exchange(open.hidden, {});
+  }
+  progress_ += 1;
+  if (stops(open, drawn.token))
+    drawn.ends = FinishReason::kStop;
+  else if (std::ssize(completion.token_ids) >= open.request.max_new)
+    drawn.ends = FinishReason::kLength;
+  return drawn;
+}
+
+// Whether the row follows the completion's newest token. A streamed row does if its draft was right, and all before it.
+bool OpenCompletions::follows(Open& open, const StepSamples& samples, size_t row) {
+  if (samples.streamed.empty() || samples.streamed[row] < 0) return true;
+  Completion& completion = open.completion;
+  if (samples.draws[2 * row + 1] != std::ssize(completion.token_ids)) return false;
+  const bool right = completion.token_ids.back() == samples.streamed[row];
+  completion.drafts.add(DraftCounts{1, right ? 1 : 0});
+  return right;
+}
+
 std::vector<DrawnToken> OpenCompletions::on_results(const StepSamples& samples, const StepResults& results) {
   std::vector<DrawnToken> told;
   told.reserve(samples.drawn.size());
   add_scored(samples, results.scored);
   add_hidden(samples, results.hidden);
   progress_ = 0;
-  const int64_t columns = columns_of(results.drawn);
-  for (size_t i = 0; i < samples.drawn.size(); ++i) {
-    DrawnToken& drawn = told.emplace_back(DrawnToken{.token = results.drawn.ids.as<const int32_t>()[i]});
-    const auto found = open_.find(samples.drawn[i]);
-    if (found == open_.end()) continue;  // the extra token of an ended sequence: see Scheduler
-    Open& open = found->second;
-    Completion& completion = open.completion;
-    const auto row = static_cast<int64_t>(i);
-    const float log_prob = results.drawn.log_probs.as<const float>()[i];
-    if (std::isnan(log_prob) && !open.request.prefill_only)  // of such logits `sample` draws no token
-      completion.error = fmt::format("token {} of the answer: its logits are not finite (NaN or infinity)",
-                                     completion.token_ids.size() + 1);
-    if (!open.limit.empty()) completion.error = drawn.error = open.limit;
-    if (completion.error.empty()) {
-      drawn.log_prob = log_prob;
-      append_top(results.drawn, row, 1, std::min<int64_t>(open.request.num_top_logprobs, columns), drawn.top_ids,
-                 drawn.top_log_probs);
-      completion.token_ids.push_back(drawn.token);
-      completion.log_probs.push_back(log_prob);
-      if (!live_) append_top(results.drawn, row, 1, columns, completion.top_ids, completion.top_log_probs);
-      if (live_ && completion.token_ids.size() == 1) {
-        drawn.prompt = std::exchange(completion.prompt, {});
-        drawn.hidden = std::exchange(open.hidden, {});
-      }
-      progress_ += 1;
-      if (stops(open, drawn.token))
-        drawn.ends = FinishReason::kStop;
-      else if (std::ssize(completion.token_ids) >= open.request.max_new)
-        drawn.ends = FinishReason::kLength;
-    } else {
-      drawn.ends = FinishReason::kError;
+  const auto draft_after = [&](size_t row) { return samples.next_drafts.empty() ? -1 : samples.next_drafts[row]; };
+  for (size_t first = 0, end = 0; first < samples.drawn.size(); first = end) {
+    end = first + 1;
+    while (draft_after(end - 1) >= 0) ++end;
+    const auto found = open_.find(samples.drawn[first]);
+    // The extra token of an ended sequence (see Scheduler), or one after a wrong draft.
+    if (found == open_.end() || !follows(found->second, samples, first)) {
+      told.push_back({.token = results.drawn.ids.as<const int32_t>()[first]});
+      continue;
     }
-    if (!drawn.ends) continue;
-    progress_ += open.request.max_new - std::ssize(completion.token_ids);
-    completion.reason = *drawn.ends;
+    Open& open = found->second;
+    for (size_t row = first; row < end; ++row) {
+      DrawnToken& drawn = told.emplace_back(take(open, results.drawn, static_cast<int64_t>(row)));
+      drawn.drafts = row == first ? static_cast<int32_t>(end - first - 1) : 0;
+      drawn.drafted = drawn.ends != FinishReason::kError && drawn.token == draft_after(row);
+      open.completion.drafts.add(drawn);
+      if (drawn.ends || !drawn.drafted) break;
+    }
+    if (!told.back().ends) continue;
+    progress_ += open.request.max_new - std::ssize(open.completion.token_ids);
+    open.completion.reason = *told.back().ends;
     finish(std::move(open_.extract(found).mapped()));
   }
   return told;

@@ -27,7 +27,10 @@ struct StepSamples {
   struct Rows {
     int32_t sample = 0, count = 0;
   };
-  std::vector<int32_t> drawn;  // the samples that draw a token
+  std::vector<int32_t> drawn;             // the samples that draw a token; of a block, once for each row
+  std::vector<int32_t> next_drafts = {};  // [drawn]: see StepArrays; empty: no row is followed by a draft
+  std::vector<int32_t> streamed = {};     // [drawn]: see StepArrays; empty: no row is streamed
+  std::vector<int32_t> draws = {};        // [drawn, 2]: see BatchLists; only read for streamed rows
   std::vector<Rows> scored, hidden;
 };
 
@@ -46,7 +49,9 @@ class OpenCompletions {
   // unconstrained samples stay as they are. A row whose draw will be dropped allows every token.
   void write_masks(const std::vector<int32_t>& drawn, int64_t columns, std::span<uint32_t> masks);
   // Adds the results of a step to the completions, and passes on those that end. Returns the message to the first
-  // stage. It includes a token of a sample that has already ended; such a token has no other effect.
+  // stage. It includes a token of a sample that has already ended; such a token has no other effect. Of a block it
+  // includes the tokens up to the first that its draft is not, or that ends the sequence: rows after it followed a
+  // wrong token. So does a streamed row whose draft is not the completion's newest token; its token has no effect.
   std::vector<DrawnToken> on_results(const StepSamples& samples, const StepResults& results);
   // The progress made by the last on_results(): the number of tokens drawn plus, for each completion that ended early,
   // the rest of its limit.
@@ -67,6 +72,8 @@ class OpenCompletions {
   };
 
   Open& find(int32_t sample);
+  static bool follows(Open& open, const StepSamples& samples, size_t row);
+  DrawnToken take(Open& open, const StepResults::Tokens& drawn, int64_t row);
   static bool write_mask(Open& open, std::span<uint32_t> words);
   bool stops(Open& open, int32_t token) const;
   void add_scored(const StepSamples& samples, const StepResults::Tokens& scored);

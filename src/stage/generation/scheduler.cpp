@@ -7,9 +7,10 @@
 
 namespace lfm2 {
 
-Scheduler::Scheduler(RequestSource& source, ScheduleLimits limits)
+Scheduler::Scheduler(RequestSource& source, ScheduleLimits limits, DrafterFactory drafters)
     : source_(source),
       limits_(limits),
+      drafters_(std::move(drafters)),
       sequences_(static_cast<size_t>(limits.caches.slots)),
       pages_(limits.caches.pages, limits.caches.page_size, limits.caches.keeps_prefixes) {
   expect(limits.steps_in_flight > 0 && limits.max_sequences > 0 && limits.prompt_tokens > 0 && limits.caches.slots > 0,
@@ -21,7 +22,7 @@ bool Scheduler::finished() const { return active() == 0 && waiting_.empty() && s
 
 std::optional<ScheduledStep> Scheduler::next() {
   const int64_t max_in_flight = limits_.steps_in_flight + (limits_.runs_ahead() ? 1 : 0);
-  if (std::ssize(in_flight_) >= max_in_flight) return std::nullopt;
+  if (std::ssize(in_flight_) >= max_in_flight || waits_for_drafts()) return std::nullopt;
   release_cancelled();
   const int64_t waiting = static_cast<int64_t>(waiting_.size()) + source_.waiting();
   // Every step in flight gets an equal share of the sequences, so that no stage waits for a step.
@@ -32,6 +33,7 @@ std::optional<ScheduledStep> Scheduler::next() {
   choose_ready(share);
   // Pages that a preemption has just freed are for the sequences that run, not for new ones.
   if (counts_.preemptions == before || (next_.entries.empty() && active() == 0)) choose_prompts(share);
+  if (next_.entries.empty()) stream_draft();
   if (next_.entries.empty() && next_.released.empty() && next_.dropped.empty()) return std::nullopt;
   return compose();
 }
@@ -42,8 +44,10 @@ void Scheduler::choose_ready(size_t share) {
     const int32_t slot = ready_.front();
     ready_.pop_front();
     if (make_room_for_next(slot)) {
-      ++at(slot).in_flight;
-      next_.entries.push_back({slot, 1});
+      Sequence& sequence = at(slot);
+      ++sequence.in_flight;
+      const int32_t drafts = add_drafts(slot);
+      next_.entries.push_back({slot, 1 + drafts, drafts, sequence.rejected});
     } else if (at(slot).state != State::kFree) {
       without_page.push_back(slot);
     }
@@ -111,6 +115,9 @@ std::optional<Scheduler::Sequence> Scheduler::next_waiting() {
   sequence.tokens = std::exchange(request->prompt, {});
   sequence.prompt = std::ssize(sequence.tokens);
   sequence.request = std::move(*request);
+  if (drafters_ && sequence.request.draft && sequence.request.constraint.empty())
+    sequence.drafter = drafters_(sequence.request, sequence.prompt);
+  sequence.draft_length = DraftLength(limits_.caches.max_drafts, limits_.fixed_drafts);
   sequence.number = counts_.requests++;
   counts_.prompt_tokens += sequence.prompt;
   return sequence;
@@ -179,23 +186,34 @@ int32_t Scheduler::youngest() const {
 }
 
 ScheduledStep Scheduler::compose() {
-  // Sequences with one token come first: see Batch::singles.
-  std::ranges::stable_partition(next_.entries, [](const StepEntry& entry) { return entry.count == 1; });
+  // Sequences with one token and blocks come first: see Batch::singles.
+  std::ranges::stable_partition(next_.entries, [](const StepEntry& one) { return one.own() <= 1; });
   ScheduledStep scheduled{.step = std::exchange(next_, {}), .ids = {}};
   Step& step = scheduled.step;
   Flight flight;
+  auto drafts = step.drafts.begin();
   for (const StepEntry& entry : step.entries) {
     Sequence& sequence = at(entry.slot);
-    append_ids(sequence, entry.count, scheduled.ids);
-    if (sequence.request.rule.counts()) append_ids(sequence, entry.count, step.counted);
+    if (entry.own() > 0) append_ids(sequence, entry.own(), scheduled.ids);
+    if (sequence.request.rule.counts()) {
+      const auto next = sequence.tokens.begin() + std::min(sequence.num_computed, std::ssize(sequence.tokens));
+      step.counted.insert(step.counted.end(), next - sequence.accepted, next);
+      append_ids(sequence, entry.own(), step.counted);
+    }
+    scheduled.ids.insert(scheduled.ids.end(), drafts, drafts + entry.drafts);
+    if (entry.streamed()) sequence.streamed.push_back(*drafts);
+    drafts += entry.drafts;
+    sequence.accepted = sequence.rejected = 0;
     sequence.num_computed += entry.count;
     keep_full_pages(sequence);
+    if (sequence.drafter && entry.drafts == 0) read_ahead(sequence);
     flight.slots.push_back(entry.slot);
     if (sequence.num_computed < sequence.num_tokens) continue;
     ++sequence.awaited;
-    sequence.draw = static_cast<int32_t>(flight.drawing.size());
-    flight.drawing.push_back(entry.slot);
-    if (limits_.runs_ahead() && sequence.goes_on()) ready_.push_back(entry.slot);
+    sequence.draw = flight.draws;
+    flight.draws += entry.rows();
+    flight.drawing.push_back({entry.slot, entry.rows() - 1});
+    if (entry.drafts == 0 && limits_.runs_ahead() && sequence.goes_on()) ready_.push_back(entry.slot);
   }
   if (!step.entries.empty()) in_flight_.push_back(std::move(flight));
   return scheduled;
@@ -223,30 +241,40 @@ void Scheduler::keep_full_pages(Sequence& sequence) {
 }
 
 std::vector<Scheduler::Arrival> Scheduler::on_tokens(std::vector<DrawnToken> tokens) {
-  expect(!in_flight_.empty() && in_flight_.front().drawing.size() == tokens.size(),
-         "Scheduler: tokens of another step");
+  expect(!in_flight_.empty(), "Scheduler: tokens of no step");
   const Flight flight = std::move(in_flight_.front());
   in_flight_.pop_front();
   for (const int32_t slot : flight.slots) --at(slot).in_flight;
   std::vector<Arrival> arrivals;
   std::vector<SampleToken> drawn;
   drawn.reserve(tokens.size());
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const int32_t slot = flight.drawing[i];
+  std::span<DrawnToken> left(tokens);
+  for (const auto& [slot, drafts] : flight.drawing) {
     Sequence& sequence = at(slot);
+    const std::span<DrawnToken> own = take_tokens(left, drafts);
+    if (sequence.voided > 0) {  // its step followed a wrong draft
+      --sequence.voided;
+      continue;
+    }
     --sequence.awaited;
     if (sequence.state == State::kEnded) continue;  // it was fed once too often
-    sequence.tokens.push_back(tokens[i].token);
-    keep_full_pages(sequence);
-    if (tokens[i].ends != FinishReason::kError)
-      arrivals.push_back({.slot = slot, .first = std::ssize(sequence.tokens) == sequence.prompt + 1});
+    if (drafts > 0) on_verified(sequence, drafts, own);
+    const bool is_fed = !sequence.streamed.empty() && on_streamed(sequence, own.front());
     const bool is_wanted = sequence.runs();
-    if (tokens[i].ends)
+    for (const DrawnToken& token : own) {
+      sequence.tokens.push_back(token.token);
+      if (token.ends != FinishReason::kError)
+        arrivals.push_back({.slot = slot, .first = std::ssize(sequence.tokens) == sequence.prompt + 1});
+    }
+    keep_full_pages(sequence);
+    if (own.back().ends)
       stop_feeding(slot, State::kEnded);
-    else if (!limits_.runs_ahead() && sequence.goes_on())
+    else if (!is_fed && (drafts > 0 || !limits_.runs_ahead()) && sequence.goes_on())
       ready_.push_back(slot);
-    if (is_wanted) drawn.push_back({sequence.request.sample, std::move(tokens[i])});
+    if (!is_wanted) continue;
+    for (DrawnToken& token : own) drawn.push_back({sequence.request.sample, std::move(token)});
   }
+  expect(left.empty(), "Scheduler: tokens of another step");
   source_.drawn(std::move(drawn));
   for (const int32_t slot : flight.slots) release_unwanted(slot);
   return arrivals;
@@ -284,6 +312,7 @@ void Scheduler::preempt(int32_t slot) {
   Sequence sequence = release(slot);
   sequence.pages.clear();
   sequence.num_computed = 0;
+  sequence.accepted = sequence.rejected = 0;
   const auto younger = std::find_if(waiting_.begin(), waiting_.end(),
                                     [&](const Sequence& other) { return other.number > sequence.number; });
   waiting_.insert(younger, std::move(sequence));

@@ -3,17 +3,22 @@
 // sequences. A sequence that ends or is cancelled frees its sequence slot and pages, while the other sequences
 // continue. A single stage runs ahead with one more step in flight. That step reads on the device the tokens that the
 // previous step draws, so the device never waits for the host between two steps. If a sequence turns out to have ended,
-// its extra token is dropped.
-// Sequences allocate pages of the caches as they grow, and begin after the tokens found in the prefix cache. When no
-// page is left, the youngest sequence is preempted: it frees all its pages and is computed again when there is room.
-// The scheduler uses neither MPI nor a device, so tests run it alone.
+// its extra token is dropped. A sequence whose drafter may have drafts after a token waits for it (drafter.h), and a
+// step with drafts returns before the next one is made. Sequences allocate pages of the caches as they grow, and begin
+// after the tokens found in the prefix cache. When no page is left, the youngest sequence is preempted: it frees all
+// its pages and is computed again when there is room. The scheduler uses neither MPI nor a device, so tests run it
+// alone.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <memory>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "stage/generation/drafter.h"
 #include "stage/generation/page_pool.h"
 #include "stage/pipeline/request_source.h"
 #include "stage/pipeline/sequence_table.h"
@@ -23,6 +28,12 @@ namespace lfm2 {
 struct ScheduleLimits {
   int64_t steps_in_flight = 1;  // the number of stages
   int64_t max_sequences = 1;    // in one step
+  int64_t draft_rows = 0;       // drafts of all sequences in one step; see also CacheShape::max_drafts
+  // Whether the drafts of sequences that are fewer than the stages follow their tokens in steps of their own, through
+  // stages that would idle.
+  bool streams_drafts = false;
+  bool fixed_drafts = true;   // every sequence gets max_drafts, rather than a number chosen for it
+  int64_t vocab = INT32_MAX;  // drafts are below it
   // Tokens of all prompts in one step. The limit keeps a long prompt from delaying other sequences much.
   int64_t prompt_tokens = 1024;
   // Tokens of cached prefixes that rules count in one step, in all sequences; a single sequence may have more.
@@ -30,6 +41,7 @@ struct ScheduleLimits {
   CacheShape caches;  // at least large enough for the longest sequence
   // Whether steps use tokens that have not returned to the host yet.
   bool runs_ahead() const { return steps_in_flight == 1; }
+  int64_t max_rows() const { return max_sequences + draft_rows; }  // rows that decode in one step
 };
 
 // A placeholder in ScheduledStep::ids for a token that has not returned yet: token number `draw` of those that the
@@ -37,8 +49,12 @@ struct ScheduleLimits {
 constexpr int32_t awaited_id(int32_t draw) { return -1 - draw; }
 
 struct SchedulerCounts {
-  int64_t requests = 0, prompt_tokens = 0;  // requests that were read, and the tokens of their prompts
-  int64_t preemptions = 0;                  // how often a sequence returned its pages
+  int64_t requests = 0, prompt_tokens = 0;     // requests that were read, and the tokens of their prompts
+  int64_t preemptions = 0;                     // how often a sequence returned its pages
+  int64_t draft_rounds = 0, draft_tokens = 0;  // steps of a sequence with drafts, and these drafts
+  std::vector<int64_t> accepted = {};          // [most drafts]: how often the first, second ... draft was right
+  int64_t accepted_tokens() const { return std::accumulate(accepted.begin(), accepted.end(), int64_t{0}); }
+  void add(const SchedulerCounts& more);
 };
 
 struct ScheduledStep {
@@ -48,8 +64,8 @@ struct ScheduledStep {
 
 class Scheduler {
  public:
-  // `source` must outlive this.
-  Scheduler(RequestSource& source, ScheduleLimits limits);
+  // `source` must outlive this. Without `drafters` no sequence drafts.
+  Scheduler(RequestSource& source, ScheduleLimits limits, DrafterFactory drafters = {});
 
   // The next step; empty while the pipeline is full or there is nothing to send. A step without entries only names
   // freed sequence slots and dropped samples.
@@ -58,7 +74,8 @@ class Scheduler {
     int32_t slot = 0;
     bool first = false;  // whether the token is the first one of its sequence
   };
-  // Adds the tokens of the oldest step in flight: one for each of its sequences that draws (StepArrays::draw_slots).
+  // Adds the tokens of the oldest step in flight, in the order of its sequences that draw (StepArrays::draw_slots): one
+  // for each or, of a block, those up to the first that is not `drafted` or ends the sequence.
   // Returns the sequences that got a token: not those that had ended, or that end without one.
   std::vector<Arrival> on_tokens(std::vector<DrawnToken> tokens);
   // Whether no sequence runs or waits and no request will come; next() may still return a step that frees slots.
@@ -90,15 +107,28 @@ class Scheduler {
     std::vector<int32_t> pages;   // the pages that it holds, in order
     int64_t full = 0;             // how many of them are full and kept; `prefix` identifies their chain
     KeptPrefix prefix;
-    int64_t in_flight = 0;  // how many steps in flight it is part of
-    int64_t awaited = 0;    // how many tokens these steps draw for it
-    int32_t draw = 0;       // the newest one's index among the tokens that its step draws
+    int64_t in_flight = 0;             // how many steps in flight it is part of
+    int64_t awaited = 0;               // how many tokens these steps draw for it, a block counting as one
+    int32_t draw = 0;                  // the newest one's index among the tokens that its step draws
+    std::unique_ptr<Drafter> drafter;  // null: it does not draft
+    DraftLength draft_length;
+    int32_t accepted = 0, rejected = 0;  // drafts of its newest block, since it returned, until its next step
+    // Streamed drafts after its newest known token, in the order of their steps in flight; and how many earlier steps
+    // in flight followed a wrong one.
+    std::vector<int32_t> streamed;
+    int64_t voided = 0;
     bool runs() const { return state == State::kRunning || state == State::kVictim; }
     bool goes_on() const { return runs() && std::ssize(tokens) + awaited < prompt + request.max_new; }
   };
-  // A step in flight: the sequence slots of all its sequences, and of those that draw a token.
+  // A step in flight: the sequence slots of all its sequences, and those that draw, with the numbers of their drafts.
+  struct Drawing {
+    int32_t slot = 0, drafts = 0;
+  };
   struct Flight {
-    std::vector<int32_t> slots, drawing;
+    std::vector<int32_t> slots;
+    std::vector<Drawing> drawing;
+    int32_t draws = 0;  // rows that draw
+    bool drafts() const { return draws > std::ssize(drawing); }
   };
 
   Sequence& at(int32_t slot) { return sequences_[static_cast<size_t>(slot)]; }
@@ -111,6 +141,15 @@ class Scheduler {
   int64_t growing() const;
   bool make_room_for_next(int32_t slot);
   int32_t youngest() const;
+  bool waits_for_drafts();
+  int32_t add_drafts(int32_t slot);
+  int64_t room_for_drafts(int32_t slot, int64_t wanted);
+  static void read_ahead(Sequence& sequence);
+  static std::span<DrawnToken> take_tokens(std::span<DrawnToken>& left, int32_t drafts);
+  bool streams(const Sequence& sequence) const;
+  void stream_draft();
+  bool on_streamed(Sequence& sequence, DrawnToken& drawn);
+  void on_verified(Sequence& sequence, int32_t drafts, std::span<const DrawnToken> drawn);
   ScheduledStep compose();
   static void append_ids(const Sequence& sequence, int32_t count, std::vector<int32_t>& ids);
   void keep_full_pages(Sequence& sequence);
@@ -123,6 +162,7 @@ class Scheduler {
 
   RequestSource& source_;
   ScheduleLimits limits_;
+  DrafterFactory drafters_;
   std::vector<Sequence> sequences_;  // [slots]
   std::deque<Sequence> waiting_;     // preempted or without room, the oldest first
   std::vector<int32_t> free_slots_;

@@ -20,18 +20,22 @@ constexpr int64_t kRecordedTime = 4;
 // The most kept tokens of a step.
 int64_t tail_rows(const GenerationPlan& plan, const ModelConfig& config, LayerRange layers) {
   if (!prunes_tokens(config, layers)) return 0;
-  return std::min(plan.max_tokens(), plan.limits.max_sequences * plan.tail_length(config));
+  return std::min(plan.max_tokens(), plan.limits.max_sequences * plan.tail_length(config) + plan.limits.draft_rows);
 }
 
 // The arrays of the largest step.
 size_t max_array_bytes(const GenerationPlan& plan) {
-  const int64_t tokens = plan.max_tokens(), sequences = plan.limits.max_sequences;
+  const int64_t tokens = plan.max_tokens(), sequences = plan.limits.max_rows();
   BatchSizes largest;
   largest.positions = largest.sequence_of = tokens;
   largest.tails = {.rows = tokens, .positions = tokens, .offsets = sequences + 1, .sequence_of = tokens};
   largest.offsets = sequences + 1;
   largest.states = largest.keepers = largest.draws = 2 * sequences;
   largest.last_rows = largest.draw_slots = sequences;
+  if (plan.limits.caches.max_drafts > 0) {
+    largest.here = sequences;
+    largest.drafted = 2 * sequences;
+  }
   largest.draw_rules = sequences * kRuleWords;
   largest.scored_rows = largest.targets = plan.max_scored();
   largest.hidden_rows = plan.max_hidden();
@@ -73,9 +77,9 @@ StepRunner::StepRunner(const StageLinks& links, const GenerationPlan& plan, DTyp
               head_rows()) {
   Backend& backend = links.backend;
   const Stage& stage = links.stage();
-  const int64_t max_sequences = plan.limits.max_sequences;
+  const int64_t max_rows = plan.limits.max_rows();
   if (!backend.memory_is_host_memory()) uploads_ = backend.create_stream();
-  const ResultShape largest{max_sequences, plan.max_scored(), plan.max_hidden(), plan.top_k};
+  const ResultShape largest{max_rows, plan.max_scored(), plan.max_hidden(), plan.top_k};
   const size_t result_bytes = StepResults(nullptr, largest).bytes;
   for (StepBuffer& buffer : buffers_) {
     runner_.allocate(buffer);
@@ -89,12 +93,12 @@ StepRunner::StepRunner(const StageLinks& links, const GenerationPlan& plan, DTyp
   results_ = backend.allocate(result_bytes);
   if (plan.constrained)
     for (StepBuffer& buffer : buffers_) {
-      const auto bytes = static_cast<size_t>(max_sequences * mask_words(stage.config().vocab)) * sizeof(uint32_t);
+      const auto bytes = static_cast<size_t>(max_rows * mask_words(stage.config().vocab)) * sizeof(uint32_t);
       buffer.host_masks = backend.allocate_host(bytes);
       buffer.masks = backend.allocate(bytes);
     }
   logits_ = runner_.memory().allocate(DType::kF32, {head_rows(), stage.config().vocab});
-  allocate_adjustments(std::min(max_sequences, kHeadRows));
+  allocate_adjustments(std::min(max_rows, kHeadRows));
 }
 
 uint64_t GenerationPlan::tail_bytes(const ModelConfig& config, LayerRange layers, DType compute) const {
@@ -102,8 +106,9 @@ uint64_t GenerationPlan::tail_bytes(const ModelConfig& config, LayerRange layers
 }
 
 uint64_t GenerationPlan::prefix_bytes() const {
-  if (!counts || !limits.caches.keeps_prefixes) return 0;
-  const int64_t tokens = std::max(longest, limits.counted_prefixes);
+  if (!counts || (!limits.caches.keeps_prefixes && limits.caches.max_drafts == 0)) return 0;
+  const int64_t prefixes = limits.caches.keeps_prefixes ? std::max(longest, limits.counted_prefixes) : 0;
+  const int64_t tokens = prefixes + limits.max_sequences * limits.caches.max_drafts;
   BatchSizes largest;
   largest.positions = tokens;
   largest.offsets = limits.max_sequences + 1;
@@ -112,9 +117,9 @@ uint64_t GenerationPlan::prefix_bytes() const {
 }
 
 uint64_t GenerationPlan::adjustment_bytes(int64_t vocab) const {
-  const auto rows = static_cast<uint64_t>(std::min(limits.max_sequences, kHeadRows));
+  const auto rows = static_cast<uint64_t>(std::min(limits.max_rows(), kHeadRows));
   const auto slots = static_cast<uint64_t>(limits.caches.slots), columns = static_cast<uint64_t>(vocab);
-  const auto masks = static_cast<uint64_t>(kBuffers * limits.max_sequences * mask_words(vocab)) * sizeof(uint32_t);
+  const auto masks = static_cast<uint64_t>(kBuffers * limits.max_rows() * mask_words(vocab)) * sizeof(uint32_t);
   return (adjusts() ? rows * columns * sizeof(float) : 0) + (constrained ? masks : 0) +
          (counts ? slots * columns * sizeof(int32_t) : 0) + slots * static_cast<uint64_t>(edits) * sizeof(LogitEdit) +
          prefix_bytes();
@@ -207,7 +212,7 @@ void StepRunner::compute(const Layout& layout, const StepBuffer& buffer) {
 }
 
 // Last stage: the tokens drawn by the newest step.
-Tensor StepRunner::drawn_ids() const { return Tensor(results_.data(), DType::kI32, {plan_.limits.max_sequences}); }
+Tensor StepRunner::drawn_ids() const { return Tensor(results_.data(), DType::kI32, {plan_.limits.max_rows()}); }
 
 void StepRunner::give_results(const Layout& layout, const Tensor& residual, const StepBuffer& buffer) {
   const ResultShape& shape = layout.results;
@@ -257,7 +262,12 @@ void StepRunner::draw(const Layout& layout, const Tensor& residual, const StepRe
     if (layout.adjusts) {
       adjusted = adjusted_.rows(0, count);
       const Tensor masks = layout.masks ? layout.masks.rows(first, count) : Tensor();
-      ops.adjust_logits(logits, own_draws, rules, layout.draw_slots.rows(first, count), adjustments_, masks, adjusted);
+      Adjustments adjustments = adjustments_;
+      if (layout.counts && layout.drafted) {
+        adjustments.ids = layout.ids;
+        adjustments.drafted = layout.drafted.rows(first, count);
+      }
+      ops.adjust_logits(logits, own_draws, rules, layout.draw_slots.rows(first, count), adjustments, masks, adjusted);
     }
     ops.sample(logits, adjusted, own_draws, rules, own.ids.rows(first, count), own.log_probs.rows(first, count));
     if (own.top_ids) ops.top_log_probs(logits, own.top_ids.rows(first, count), own.top_log_probs.rows(first, count));

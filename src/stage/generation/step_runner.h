@@ -32,11 +32,12 @@ struct GenerationPlan {
   int64_t edits = 0;
   bool constrained = false;  // whether draws may have masks
   ScheduleLimits limits;
-  double times_interval = 0;  // seconds between reports of the stages' times to the source of requests; 0: never
+  DrafterFactory drafters = {};  // first stage; empty: no sequence drafts
+  double times_interval = 0;     // seconds between reports of the stages' times to the source of requests; 0: never
 
-  int64_t max_tokens() const { return limits.max_sequences + limits.prompt_tokens; }  // of the largest step
+  int64_t max_tokens() const { return limits.max_rows() + limits.prompt_tokens; }  // of the largest step
   bool adjusts() const { return counts || edits > 0 || constrained; }
-  // Bytes for the ids of cached prefixes that rules count in one step.
+  // Bytes for the ids of cached prefixes and right drafts that rules count in one step.
   uint64_t prefix_bytes() const;
   // Tokens of each sequence in a step that continue after the last attention layer (TokenPruning); 0: all.
   int64_t tail_length(const ModelConfig& config) const {
@@ -48,7 +49,7 @@ struct GenerationPlan {
   int64_t max_hidden() const { return hidden ? limits.prompt_tokens : 0; }            // rows of a step
   // Rows of a step that go through the final norm.
   int64_t result_rows() const {
-    return prompt_log_probs || hidden ? std::max(limits.max_sequences, limits.prompt_tokens) : limits.max_sequences;
+    return prompt_log_probs || hidden ? std::max(limits.max_rows(), limits.prompt_tokens) : limits.max_rows();
   }
   // Bytes on the last stage for adjusting logits.
   uint64_t adjustment_bytes(int64_t vocab) const;

@@ -5,6 +5,7 @@
 
 #include "base/json/json.h"
 #include "openai/sample_rules.h"
+#include "stage/generation/make_drafters.h"
 #include "stage/model/memory_plan.h"
 
 namespace lfm2 {
@@ -95,6 +96,7 @@ JobPlan GenerationJob::plan() {
   limits.counted_prefixes = prompts_.longest;
   limits.max_sequences = (limits.caches.slots + stages - 1) / stages;
   if (job_.options.micro_batch > 0) limits.max_sequences = std::min(limits.max_sequences, job_.options.micro_batch);
+  if (wanted.drafts()) plan_drafts(wanted);
   const int64_t on_cuda = stages == 1 && !plan_.live ? kCudaPromptTokensAlone : kCudaPromptTokens;
   const int64_t chosen = job_.machine.cuda ? on_cuda : kCpuPromptTokens;
   // There are no tokens if all lines are answered with errors.
@@ -103,6 +105,17 @@ JobPlan GenerationJob::plan() {
   return sizes_of(job_.options.balance && stages > 1
                       ? balanced_partition(block_seconds(), stages)
                       : given_partition(job_.config().layers, stages, job_.options.layer_counts));
+}
+
+void GenerationJob::plan_drafts(const GenerationOptions& wanted) {
+  ScheduleLimits& limits = plan_.limits;
+  limits.fixed_drafts = wanted.draft_length > 0;
+  limits.caches.max_drafts = limits.fixed_drafts ? wanted.draft_length : kChosenDrafts;
+  limits.draft_rows = std::min(limits.max_sequences * limits.caches.max_drafts, kMaxDraftRows);
+  limits.vocab = job_.config().vocab;
+  // Ranks that share processors or a GPU leave none of them idle.
+  limits.streams_drafts = limits.steps_in_flight > 1 && job_.machine.cuda && job_.machine.devices.device_of.empty();
+  if (job_.is_first()) plan_.drafters = make_drafters(wanted.draft, limits.vocab);
 }
 
 // For a step with one token of each sequence, when half of the new tokens are generated.
@@ -151,7 +164,7 @@ CacheShape GenerationJob::fit_caches(LayerRange layers) const {
   const int64_t rows = job_.is_last() ? plan_.result_rows() : 0;
   const StageMemory cost = stage_memory(job_.config(), layers, job_.compute, job_.compute, plan_.max_tokens(), rows);
   const uint64_t others = kBuffers * cost.residual_bytes + cost.scratch_bytes + cost.result_bytes +
-                          static_cast<uint64_t>(shape.slots) * slot_bytes(job_.config(), layers) +
+                          static_cast<uint64_t>(shape.slots) * slot_bytes(job_.config(), layers, shape) +
                           (job_.is_last() ? plan_.adjustment_bytes(job_.config().vocab) : 0) +
                           plan_.tail_bytes(job_.config(), layers, job_.compute);
   const uint64_t free = job_.machine.backend->free_bytes();

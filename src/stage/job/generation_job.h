@@ -28,6 +28,7 @@ class GenerationJob : public Workload {
 
  private:
   std::vector<double> block_seconds();  // measured seconds of a step in each block; collective
+  void plan_drafts(const GenerationOptions& wanted);
   JobPlan sizes_of(std::vector<LayerRange> cut) const;
   CacheShape fit_caches(LayerRange layers) const;  // collective in the pipeline; the weights must be loaded
   void answer_errors(const std::vector<CompletionConsumer*>& consumers) const;

@@ -122,6 +122,7 @@ Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
                             .scores = options_.results.score,
                             .states = options_.results.hidden != Hidden::kNone,
                             .embeddings = embeds_,
+                            .drafts = options_.generation.drafts(),
                             .now = now_};
   if (is_live(options_.command)) {
     if (!model_ && options_.command == Command::kChat) throw Error(ExitCode::kData, missing_);

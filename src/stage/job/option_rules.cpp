@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "stage/generation/make_drafters.h"
 #include "stage/io/completions.h"
 #include "stage/io/lines/line_reader.h"
 #include "stage/io/output_file.h"
@@ -20,8 +21,8 @@ void check_needs(const OptionGiven& given, const Options& options) {
   std::vector<std::string> names;
   for_each_sampling_field([&](const auto& field) { names.push_back(option_of(field.key)); });
   std::erase(names, "--seed");  // random samples have seeds, too
-  names.insert(names.end(),
-               {"--stop", "--eos", "--ignore-eos", "--max-num-seqs", "--max-batched-tokens", "--page-size"});
+  names.insert(names.end(), {"--stop", "--eos", "--ignore-eos", "--max-num-seqs", "--max-batched-tokens", "--page-size",
+                             "--draft", "--draft-length"});
   for (const std::string& name : names)
     if (given(name.c_str())) throw Error(ExitCode::kUsage, fmt::format("{} requires --max-tokens (see --help)", name));
 }
@@ -70,6 +71,9 @@ void check_together(const Options& options) {
     throw Error(ExitCode::kUsage,
                 "--layers with --virtual-stages 0: the cut is given, expected the number of pieces for each rank");
   check_serve(options.serve);
+  check_draft(options.generation.draft);
+  if (options.generation.draft_length > 0 && !options.generation.drafts())
+    throw Error(ExitCode::kUsage, "--draft-length without --draft: nothing is guessed, expected --draft ngram");
   if (options.command == Command::kPrompt && options.replicas > 1)
     throw Error(ExitCode::kUsage, "--replicas with --prompt: one text is continued, expected one pipeline");
   if (options.resume && options.input == "-")

@@ -14,6 +14,7 @@
 #include "base/options/help_formatter.h"
 #include "base/options/number_option.h"
 #include "base/options/option_words.h"
+#include "stage/generation/make_drafters.h"
 #include "stage/job/named_files.h"
 #include "stage/version.h"
 
@@ -187,6 +188,13 @@ void add_generation_options(CLI::App& app, Options& options) {
   add_setting(app, spellings("--max-batched-tokens"), generation.prompt_tokens,
               "Tokens of prompts in one step; 0: chosen", 0, kMaxCount);
   add_setting(app, spellings("--page-size"), generation.page_size, "Positions in one page of the KV cache", 1, 1 << 20);
+  app.add_option("--draft", generation.draft,
+                 "Guess next tokens and verify several in one step, with the same results: none, or ngram, from what "
+                 "followed the same tokens earlier in the text")
+      ->type_name("WHAT")
+      ->capture_default_str();
+  add_setting(app, "--draft-length", generation.draft_length,
+              "With --draft: tokens to guess in one step; 0: chosen by how many were right", 0, kMaxDrafts);
 }
 
 // doctor has the options that decide which rank computes what, and on which device.

@@ -43,9 +43,12 @@ constexpr bool is_live(Command command) { return command == Command::kChat || co
 struct GenerationOptions {
   SamplingOverrides sampling;  // without max_new the job scores, unless its input asks for a generation
   bool ignore_eos = false;
-  int64_t prompt_tokens = 0;  // --max-batched-tokens: tokens of prompts in a step; 0: chosen
-  int64_t max_sequences = 0;  // --max-num-seqs; 0: chosen
-  int64_t page_size = 256;    // positions in a page of the cache
+  int64_t prompt_tokens = 0;   // --max-batched-tokens: tokens of prompts in a step; 0: chosen
+  int64_t max_sequences = 0;   // --max-num-seqs; 0: chosen
+  int64_t page_size = 256;     // positions in a page of the cache
+  std::string draft = "none";  // --draft: see make_drafters()
+  int64_t draft_length = 0;    // drafts of a sequence in a step; 0: chosen
+  bool drafts() const { return draft != "none"; }
 };
 
 struct ServeOptions {

@@ -29,7 +29,9 @@ uint64_t page_bytes(const ModelConfig& config, LayerRange layers, DType compute,
          (shape.keeps_prefixes ? state_bytes(config, layers) : 0);
 }
 
-uint64_t slot_bytes(const ModelConfig& config, LayerRange layers) { return 2 * state_bytes(config, layers); }
+uint64_t slot_bytes(const ModelConfig& config, LayerRange layers, const CacheShape& shape) {
+  return static_cast<uint64_t>(shape.state_rows()) * state_bytes(config, layers);
+}
 
 void Caches::allocate(KeyValueCache& cache, AttentionShape heads, DType compute, const CacheShape& shape) {
   const auto elements = [&] {

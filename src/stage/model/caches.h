@@ -14,8 +14,9 @@ namespace lfm2 {
 // The cache of one layer. Only the member that its token mixer uses is filled.
 struct LayerCache {
   KeyValueCache key_values;
-  // Each sequence slot has two rows of states; a step reads one and writes the other, and the next step swaps them.
-  // With the prefix cache, a row for each page follows.
+  // Each sequence slot has a ring of rows of states: a step reads one row, and writes the next one for the last token
+  // of an entry or, of a draft block, the next one for each of its tokens. So the states after all tokens of a block
+  // are kept until it is known which of the tokens were right. With the prefix cache, a row for each page follows.
   ConvCache conv;
 };
 
@@ -24,8 +25,10 @@ struct CacheShape {
   int64_t pages = 0;            // pages of all sequences together; the same number on every stage
   int64_t page_size = 0;        // positions of one sequence in a page
   bool keeps_prefixes = false;  // whether there is a prefix cache
+  int64_t max_drafts = 0;       // the most drafts of a sequence in one step
+  int64_t state_rows() const { return 2 + max_drafts; }  // rows of convolution states of each slot
   // The row of convolution states of page 0.
-  int64_t first_page_row() const { return 2 * slots; }
+  int64_t first_page_row() const { return state_rows() * slots; }
 };
 // The number of pages that hold `positions` positions.
 constexpr int64_t pages_for(int64_t positions, int64_t page_size) { return (positions + page_size - 1) / page_size; }
@@ -44,8 +47,9 @@ class Caches {
   TensorMemory memory_;
 };
 
-// Bytes of one page in all layers of the stage, and of one sequence slot in all its short convolutions.
+// Bytes of one page in all layers of the stage, and of one sequence slot in all its short convolutions, which depends
+// on the shape's drafts alone.
 uint64_t page_bytes(const ModelConfig& config, LayerRange layers, DType compute, const CacheShape& shape);
-uint64_t slot_bytes(const ModelConfig& config, LayerRange layers);
+uint64_t slot_bytes(const ModelConfig& config, LayerRange layers, const CacheShape& shape = {});
 
 }  // namespace lfm2

@@ -17,10 +17,12 @@ void for_each_array(auto& arrays, auto& ids, BatchTensors& tensors, const auto& 
   each(batch.sequence_of, arrays.sequence_of, 0);
   each(batch.offsets, arrays.offsets, 0);
   each(batch.states, arrays.states, 2);
+  each(batch.here, arrays.here, 0);
   each(tensors.keepers, arrays.keepers, 2);
   each(tensors.draws, arrays.draws, 2);
   each(tensors.last_rows, arrays.last_rows, 0);
   each(tensors.draw_slots, arrays.draw_slots, 0);
+  each(tensors.drafted, arrays.drafted, 2);
   each(tensors.rules, arrays.draw_rules, kRuleWords);
   each(tensors.scored_rows, arrays.scored_rows, 0);
   each(tensors.targets, arrays.targets, 0);
@@ -65,8 +67,8 @@ void BatchArrays::add(int64_t past, int64_t count) {
   max_length = std::max(max_length, past + count);
 }
 
-void BatchArrays::add_cached(int64_t past, int64_t count, std::span<const int32_t> pages, int32_t before,
-                             int32_t after) {
+void BatchArrays::add_cached(int64_t past, int64_t count, std::span<const int32_t> pages, int32_t before, int32_t after,
+                             std::optional<int32_t> rows_before) {
   const int64_t index = sequences();
   if (count == 1 && singles == index)
     ++singles;
@@ -77,6 +79,7 @@ void BatchArrays::add_cached(int64_t past, int64_t count, std::span<const int32_
   page_table.insert(page_table.end(), pages.begin(), pages.end());
   page_table.resize(static_cast<size_t>(sequences() * table_width), 0);
   states.insert(states.end(), {before, after});
+  if (rows_before) here.push_back(*rows_before);
 }
 
 void BatchArrays::keep_tail(int64_t sequence, int64_t count, int64_t first) {
@@ -102,6 +105,7 @@ BatchTensors::BatchTensors(const BatchArrays& arrays, std::span<const int32_t> o
   if (!tail.batch.sequence_of) return;
   tail.batch.singles = batch.singles;
   tail.batch.states = batch.states;
+  tail.batch.here = batch.here;
   tail.batch.page_table = batch.page_table;
 }
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -47,8 +48,8 @@ template <class Ints, class Rules>
 struct BatchLists {
   Ints positions = {}, offsets = {};
   int64_t table_width = 0;
-  // For sequences with caches; see Batch. `page_table` is [sequences, table_width].
-  Ints sequence_of = {}, page_table = {}, states = {};
+  // For sequences with caches; see Batch. `page_table` is [sequences, table_width]. `here` is empty without drafts.
+  Ints sequence_of = {}, page_table = {}, states = {}, here = {};
   // The tokens that are kept after the last attention layer, as a separate batch with the same sequences: see
   // TokenPruning of model/token_pruning.h. `rows` are their rows in the whole batch. Empty if all tokens are kept.
   struct Tails {
@@ -60,6 +61,7 @@ struct BatchLists {
   // In a generation, for each of last_rows: (Request::rng_stream, number of tokens drawn before), sequence slot and
   // sampling rule.
   Ints draws = {}, draw_slots = {};
+  Ints drafted = {};  // [draws, 2], see Adjustments: indices of the batch's token ids; empty without drafts
   Rules draw_rules = {};
   Ints keepers = {};  // [sequences, 2], see Ops::count_tokens
   // The rows that predict scored tokens, and these tokens; the rows whose hidden states are results.
@@ -81,9 +83,11 @@ struct BatchArrays : BatchLists<std::vector<int32_t>, std::vector<SamplingRule>>
   int64_t tokens_left() const { return tail_tokens() > 0 ? tail_tokens() : tokens; }
 
   // Adds the next `count` tokens of a sequence that has `past` earlier tokens. With caches: `pages` are the sequence's
-  // pages, and its convolutions read row `before` of their states and write row `after`.
+  // pages, and its convolutions read row `before` of their states and write row `after`. Where sequences may draft,
+  // `rows_before` is its element of `here`.
   void add(int64_t past, int64_t count);
-  void add_cached(int64_t past, int64_t count, std::span<const int32_t> pages, int32_t before, int32_t after);
+  void add_cached(int64_t past, int64_t count, std::span<const int32_t> pages, int32_t before, int32_t after,
+                  std::optional<int32_t> rows_before = {});
   // Keeps the last `count` tokens of this sequence, at positions from `first` on. Called for the sequences in order.
   void keep_tail(int64_t sequence, int64_t count, int64_t first);
   void clear();
@@ -94,7 +98,7 @@ struct BatchTensors {
   Tensor ids;  // [tokens], if the tokens are embedded or counted
   Batch batch;
   TokenPruning tail;  // without its residual; empty if all tokens are kept
-  Tensor last_rows, draws, draw_slots, rules, keepers, scored_rows, targets, hidden_rows;
+  Tensor last_rows, draws, draw_slots, drafted, rules, keepers, scored_rows, targets, hidden_rows;
   size_t bytes = 0;
   // Lays the arrays out. If `memory` is null, this only adds up `bytes`.
   BatchTensors(const BatchArrays& arrays, std::span<const int32_t> own_ids, std::byte* memory);

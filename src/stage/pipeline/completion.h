@@ -57,11 +57,26 @@ struct DrawnToken {
   // With the first token, if the request asks for them: see Request::prompt_log_probs and Request::hidden.
   TokenLogProbs prompt = {};
   std::vector<float> hidden = {};  // [hidden]
+  int32_t drafts = 0;              // with the first token of a block: its number of drafts
+  bool drafted =
+      false;  // a draft was the same token: the next token of the step follows it, unless it ends the sequence
 };
 
 void for_each_field(MaybeConst<DrawnToken> auto& one, const auto& each) {
-  each(one.token, one.log_prob, one.ends, one.error, one.top_ids, one.top_log_probs, one.prompt, one.hidden);
+  each(one.token, one.log_prob, one.ends, one.error, one.top_ids, one.top_log_probs, one.prompt, one.hidden, one.drafts,
+       one.drafted);
 }
+
+// Drafts that were made for a text, and those of them that became its tokens.
+struct DraftCounts {
+  int64_t made = 0, accepted = 0;
+  void add(const DraftCounts& more) {
+    made += more.made;
+    accepted += more.accepted;
+  }
+  void add(const DrawnToken& token) { add(DraftCounts{token.drafts, token.drafted ? 1 : 0}); }
+  bool operator==(const DraftCounts&) const = default;
+};
 
 struct Completion {
   int64_t sample = 0;
@@ -80,12 +95,14 @@ struct Completion {
   std::vector<Completion> others = {};   // on the first choice: the other choices, in order
   // Why the sample has no tokens or, with kError, no further tokens.
   std::string error = {};
+  DraftCounts drafts = {};
   bool operator==(const Completion&) const = default;
 };
 
 void for_each_field(MaybeConst<Completion> auto& one, const auto& each) {
   each(one.sample, one.choice, one.prompt_tokens, one.tag, one.reason, one.token_ids, one.text_bytes, one.log_probs,
-       one.top_ids, one.top_log_probs, one.prompt_ids, one.prompt, one.others, one.error);
+       one.top_ids, one.top_log_probs, one.prompt_ids, one.prompt, one.others, one.error, one.drafts.made,
+       one.drafts.accepted);
 }
 
 class CompletionConsumer {

@@ -39,6 +39,7 @@ struct Request {
   Hidden hidden = Hidden::kNone;
   bool echo = false;          // the completion repeats the prompt
   bool prefill_only = false;  // max_new is 1, and the completion omits the drawn token
+  bool draft = true;          // whether drafts may be made for it, where the job makes any
   // Whether the prompt may begin with pages of the prefix cache. It may not if results need all of its positions.
   bool may_use_prefix() const { return !prompt_log_probs && hidden != Hidden::kMean; }
   bool operator==(const Request&) const = default;
@@ -56,7 +57,7 @@ void for_each_field(MaybeConst<Request> auto& request, const auto& each) {
   each(request.sample, request.choices, request.choice, request.first, request.rng_stream, request.tag,
        request.num_top_logprobs, request.prompt, request.max_new, request.rule, request.eos_tokens, request.stop,
        request.logit_bias, request.constraint, request.prompt_log_probs, request.hidden, request.echo,
-       request.prefill_only);
+       request.prefill_only, request.draft);
 }
 
 // The edits of a request's logits: its biases, then the bans of end-of-text tokens before min_tokens.

@@ -38,7 +38,8 @@ void SequenceTable::admit(const Admission& one) {
               .prompt = one.prompt,
               .num_tokens = one.num_tokens,
               .num_computed = one.num_cached,
-              .conv_state = 2 * one.slot,
+              .conv_state = static_cast<int32_t>(shape_.state_rows()) * one.slot,
+              .drafts = 0,
               .pages = {}};
   sequence.request.rule = rule_of(one.request);
   expect(!one.request.prompt_log_probs || std::ssize(one.request.prompt) == one.prompt,
@@ -85,6 +86,8 @@ void StepArrays::clear() {
   prefixes.ids.clear();
   counted.clear();
   edits.clear();
+  next_drafts.clear();
+  streamed.clear();
   scored_of.clear();
   hidden_of.clear();
   top = adjusts = constrained = false;
@@ -133,6 +136,71 @@ void SequenceTable::prune_tokens(StepArrays& arrays) const {
   }
 }
 
+// The row of a sequence slot's ring that lies `forward` rows after this one. After the row of a page, the first
+// follows.
+int32_t SequenceTable::state_row(int32_t slot, int32_t row, int64_t forward) const {
+  const int64_t rows = shape_.state_rows(), first = rows * slot;
+  const int64_t at = row >= first && row < first + rows ? row - first : rows - 1;
+  return static_cast<int32_t>(first + (at + forward + rows) % rows);
+}
+
+// Forgets the rejected tokens of the sequence's newest block. The others become text, which a rule counts. Returns
+// where the tokens that the entry counts begin.
+SequenceTable::Counted SequenceTable::go_back(const StepEntry& entry, Counted counted, Counted end,
+                                              StepArrays& arrays) {
+  CachedSequence& sequence = used(entry.slot);
+  const int32_t right = sequence.drafts - entry.rejected;
+  expect(entry.rejected >= 0 && right >= 0 && entry.rejected <= shape_.max_drafts &&
+             (!entry.streamed() || entry.rejected == 0),
+         "SequenceTable: a step rejects more tokens than were drafts");
+  if (entry.streamed()) return counted;
+  if (entry.rejected > 0) sequence.conv_state = state_row(entry.slot, sequence.conv_state, -entry.rejected);
+  sequence.num_computed -= entry.rejected;
+  sequence.drafts = 0;
+  if (right == 0 || !sequence.request.rule.counts()) return counted;
+  expect(end - counted >= right, "SequenceTable: a step without the tokens that are counted");
+  StepArrays::Prefixes& prefixes = arrays.prefixes;
+  prefixes.ids.insert(prefixes.ids.end(), counted, counted + right);
+  prefixes.add(sequence.num_computed - right, right);
+  prefixes.keepers.insert(prefixes.keepers.end(), {entry.slot, static_cast<int32_t>(sequence.prompt)});
+  return counted + right;
+}
+
+// The draw after the token that is then the sequence's newest of `computed` ones.
+void SequenceTable::add_draw(const CachedSequence& sequence, int32_t slot, int64_t computed, StepArrays& arrays) {
+  const auto place = static_cast<int32_t>(computed - sequence.prompt);
+  const SamplingRule& rule = sequence.request.rule;
+  arrays.last_rows.push_back(static_cast<int32_t>(arrays.tokens - 1));
+  arrays.draws.insert(arrays.draws.end(), {sequence.request.rng_stream, place});
+  arrays.draw_slots.push_back(slot);
+  arrays.draw_rules.push_back(rule);
+  arrays.top |= sequence.request.num_top_logprobs > 0;
+  arrays.adjusts |= rule.adjusts(place);
+  arrays.constrained |= rule.constrained != 0;
+}
+
+// Adds the entry's tokens: as one sequence of the batch or, of a block, each row as a sequence with one token.
+void SequenceTable::add_rows(const CachedSequence& sequence, const StepEntry& entry, std::span<const int32_t> drafts,
+                             StepArrays& arrays) const {
+  const int64_t rows = entry.rows(), of_row = std::max(1, entry.own()), first = arrays.tokens;
+  const int32_t slot = sequence.request.rule.counts() ? entry.slot : -1;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t past = sequence.num_computed + row;
+    // A draft is counted persistently only once it is known to be right.
+    arrays.keepers.insert(arrays.keepers.end(), {row == 0 ? slot : -1, static_cast<int32_t>(sequence.prompt)});
+    arrays.add_cached(past, of_row, sequence.pages, sequence.conv_state,
+                      state_row(entry.slot, sequence.conv_state, row + 1),
+                      shape_.max_drafts > 0 ? std::optional(static_cast<int32_t>(row)) : std::nullopt);
+    if (past + of_row < sequence.num_tokens) continue;
+    add_draw(sequence, entry.slot, past + of_row, arrays);
+    arrays.next_drafts.push_back(row + 1 < rows ? drafts[static_cast<size_t>(row)] : -1);
+    arrays.streamed.push_back(entry.streamed() ? drafts.front() : -1);
+    if (shape_.max_drafts > 0)
+      arrays.drafted.insert(arrays.drafted.end(),
+                            {static_cast<int32_t>(first + of_row), static_cast<int32_t>(first + of_row + row)});
+  }
+}
+
 void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arrays) {
   for (const int32_t slot : step.released) release(slot);
   for (const Admission& one : step.admitted) admit(one);
@@ -143,37 +211,37 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     if (std::vector<LogitEdit> edits = edits_of(one.request); !edits.empty())
       arrays.edits.emplace_back(one.slot, std::move(edits));
   Counted counted = count_prefixes(step, arrays);
-  arrays.page_table.reserve(step.entries.size() * static_cast<size_t>(table_width));
+  std::span<const int32_t> drafts = step.drafts;
+  arrays.page_table.reserve((step.entries.size() + drafts.size()) * static_cast<size_t>(table_width));
   for (const StepEntry& entry : step.entries) {
     CachedSequence& sequence = used(entry.slot);
+    counted = go_back(entry, counted, step.counted.end(), arrays);
+    const int64_t end = sequence.num_computed + entry.count, own = entry.own();
     expect(entry.count > 0, "SequenceTable: an entry without tokens");
-    const int64_t end = sequence.num_computed + entry.count;
+    expect(entry.drafts >= 0 && entry.drafts <= std::min<int64_t>(shape_.max_drafts, std::ssize(drafts)) &&
+               (entry.drafts == 0 || (own <= 1 && own >= 0 && sequence.draws())) &&
+               (!entry.streamed() || (entry.drafts == 1 && !sequence.request.rule.counts())),
+           "SequenceTable: drafts that do not follow a sequence's newest token");
     const auto pages = static_cast<int64_t>(sequence.pages.size());
     expect(pages >= pages_for(end, shape_.page_size), "SequenceTable: a sequence without the pages that it needs");
     expect(pages <= table_width, "SequenceTable: a sequence grows beyond the longest one");
-    arrays.keepers.insert(arrays.keepers.end(),
-                          {sequence.request.rule.counts() ? entry.slot : -1, static_cast<int32_t>(sequence.prompt)});
+    const std::span<const int32_t> guessed = drafts.first(static_cast<size_t>(entry.drafts));
+    drafts = drafts.subspan(guessed.size());
     if (sequence.request.rule.counts()) {
-      expect(step.counted.end() - counted >= entry.count, "SequenceTable: a step without the tokens that are counted");
+      expect(step.counted.end() - counted >= own, "SequenceTable: a step without the tokens that are counted");
       arrays.counted.resize(static_cast<size_t>(arrays.tokens), 0);
-      arrays.counted.insert(arrays.counted.end(), counted, counted + entry.count);
-      counted += entry.count;
+      arrays.counted.insert(arrays.counted.end(), counted, counted + own);
+      arrays.counted.insert(arrays.counted.end(), guessed.begin(), guessed.end());
+      counted += own;
     }
     ask_prompt(sequence, entry, arrays);
-    const int32_t after = sequence.conv_state == 2 * entry.slot ? 2 * entry.slot + 1 : 2 * entry.slot;
-    arrays.add_cached(sequence.num_computed, entry.count, sequence.pages, sequence.conv_state, after);
-    sequence.conv_state = after;
+    add_rows(sequence, entry, guessed, arrays);
+    sequence.conv_state = arrays.states.back();
     sequence.num_computed = end;
-    if (!sequence.draws()) continue;
-    arrays.last_rows.push_back(static_cast<int32_t>(arrays.tokens - 1));
-    arrays.draws.insert(arrays.draws.end(), {sequence.request.rng_stream, static_cast<int32_t>(sequence.drawn())});
-    arrays.draw_slots.push_back(entry.slot);
-    arrays.draw_rules.push_back(sequence.request.rule);
-    arrays.top |= sequence.request.num_top_logprobs > 0;
-    arrays.adjusts |= sequence.request.rule.adjusts(static_cast<int32_t>(sequence.drawn()));
-    arrays.constrained |= sequence.request.rule.constrained != 0;
+    sequence.drafts = entry.streamed() ? sequence.drafts + 1 : entry.drafts;
   }
-  expect(counted == step.counted.end(), "SequenceTable: a step with more counted tokens than its entries have");
+  expect(counted == step.counted.end() && drafts.empty(),
+         "SequenceTable: a step with more counted tokens or drafts than its entries have");
   if (!arrays.counted.empty()) arrays.counted.resize(static_cast<size_t>(arrays.tokens), 0);
   prune_tokens(arrays);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -21,9 +22,10 @@ struct CachedSequence {
   int64_t prompt = 0;        // tokens of the prompt
   int64_t num_tokens = 0;    // tokens to compute before the next one is drawn: see Admission
   int64_t num_computed = 0;  // tokens whose keys, values and states are cached
-  // The row of convolution states that its newest step wrote, or of the page from which it continues. Each step reads
-  // this row and writes one of the sequence's own two rows.
+  // The row of convolution states after its newest computed token, or of the page from which it continues. Each step
+  // reads this row and writes following rows of the sequence's own ring.
   int32_t conv_state = 0;
+  int32_t drafts = 0;          // the number of the newest computed tokens that may be wrong drafts
   std::vector<int32_t> pages;  // at first enough for num_tokens, then one more whenever the last one is full
   // Whether the newest computed token draws the next one, and how many were drawn before that.
   bool draws() const { return num_computed >= num_tokens; }
@@ -36,7 +38,11 @@ struct StepArrays : BatchArrays {
   // counts; and the edits of new sequences, by sequence slot.
   std::vector<int32_t> counted;
   std::vector<std::pair<int32_t, std::vector<LogitEdit>>> edits;
-  // Tokens of cached prefixes that new sequences count, as a separate batch.
+  // For each of last_rows: the draft that the next row of the same block feeds, -1: none follows; and the draft that
+  // the row itself feeds if it is streamed, else -1.
+  std::vector<int32_t> next_drafts, streamed;
+  // Tokens that sequences count before those of the step, as a separate batch: cached prefixes of new sequences, and
+  // drafts of earlier steps that were right.
   struct Prefixes : BatchArrays {
     std::vector<int32_t> ids;
   } prefixes;
@@ -67,7 +73,12 @@ class SequenceTable {
   static void ask_prompt(const CachedSequence& sequence, const StepEntry& entry, StepArrays& arrays);
   void release(int32_t slot);
   void admit(const Admission& one);
+  int32_t state_row(int32_t slot, int32_t row, int64_t forward) const;
   Counted count_prefixes(const Step& step, StepArrays& arrays) const;
+  Counted go_back(const StepEntry& entry, Counted counted, Counted end, StepArrays& arrays);
+  void add_rows(const CachedSequence& sequence, const StepEntry& entry, std::span<const int32_t> drafts,
+                StepArrays& arrays) const;
+  static void add_draw(const CachedSequence& sequence, int32_t slot, int64_t computed, StepArrays& arrays);
   void prune_tokens(StepArrays& arrays) const;
 
   CacheShape shape_;

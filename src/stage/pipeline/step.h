@@ -22,9 +22,16 @@ struct Admission {
   bool operator==(const Admission&) const = default;
 };
 
-// The step computes the next `count` tokens of the sequence in the sequence slot `slot`.
+// The step computes the next `count` tokens of the sequence in the sequence slot `slot`. The last `drafts` of them are
+// drafts: guesses of the tokens that follow the first one. With drafts the entry is a block of 1 + drafts rows, each of
+// which draws a token. An entry of one draft alone is streamed: it follows a token, or another draft, of an earlier
+// step that has not returned. Before an entry that is not streamed, the sequence goes back by its last `rejected`
+// tokens, which were wrong drafts.
 struct StepEntry {
-  int32_t slot = 0, count = 0;
+  int32_t slot = 0, count = 0, drafts = 0, rejected = 0;
+  int32_t own() const { return count - drafts; }  // tokens that are no drafts
+  bool streamed() const { return own() == 0; }
+  int32_t rows() const { return streamed() ? 1 : 1 + drafts; }  // sequences of the batch
   bool operator==(const StepEntry&) const = default;
 };
 
@@ -39,9 +46,11 @@ struct Step {
   std::vector<int32_t> dropped = {};   // cancelled samples, which no later message names
   std::vector<Admission> admitted = {};
   std::vector<AddedPage> added = {};
-  std::vector<StepEntry> entries = {};  // entries of one token come first; empty: nothing is computed
-  // The tokens that rules count: first the cached prefixes of admitted sequences, in the order of admissions, then the
-  // tokens of the entries, in order.
+  std::vector<StepEntry> entries = {};  // entries of one token and blocks come first; empty: nothing is computed
+  std::vector<int32_t> drafts = {};     // of the entries, in order.
+  // The tokens that rules count: first the cached prefixes of admitted sequences, in the order of admissions. Then come
+  // those of the entries, in order: the drafts of the sequence's newest block that were right, and the entry's tokens
+  // that are no drafts.
   std::vector<int32_t> counted = {};
   bool end = false;  // whether the run is over
   bool operator==(const Step&) const = default;
@@ -51,10 +60,12 @@ struct Step {
 void for_each_field(MaybeConst<Admission> auto& one, const auto& each) {
   each(one.slot, one.prompt, one.num_tokens, one.num_cached, one.request, one.pages);
 }
-void for_each_field(MaybeConst<StepEntry> auto& one, const auto& each) { each(one.slot, one.count); }
+void for_each_field(MaybeConst<StepEntry> auto& one, const auto& each) {
+  each(one.slot, one.count, one.drafts, one.rejected);
+}
 void for_each_field(MaybeConst<AddedPage> auto& one, const auto& each) { each(one.slot, one.page); }
 void for_each_field(MaybeConst<Step> auto& step, const auto& each) {
-  each(step.released, step.dropped, step.admitted, step.added, step.entries, step.counted, step.end);
+  each(step.released, step.dropped, step.admitted, step.added, step.entries, step.drafts, step.counted, step.end);
 }
 
 }  // namespace lfm2

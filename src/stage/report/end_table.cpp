@@ -53,6 +53,9 @@ std::string generation_lines(const JobReport& report) {
   if (const int64_t preemptions = generation.scheduled.preemptions; preemptions > 0)
     text += fmt::format("{:<10} {} a sequence returned its pages of the KV cache and was computed again\n", "preempted",
                         counted(preemptions, "time"));
+  if (const SchedulerCounts& counts = generation.scheduled; counts.draft_rounds > 0)
+    text += fmt::format("{:<10} {} of {} were right, in {}\n", "drafts", counts.accepted_tokens(),
+                        counted(counts.draft_tokens, "drafted token"), counted(counts.draft_rounds, "step"));
   return text;
 }
 

@@ -38,10 +38,18 @@ OrderedJson scores_of_job(const JobReport& report) {
 }
 
 OrderedJson as_json(const GenerationReport& generation) {
-  return {{"tokens", generation.tokens},
-          {"first_token_seconds", {{"median", generation.first_token_median}, {"p95", generation.first_token_p95}}},
-          {"next_token_seconds", {{"median", generation.next_token_median}, {"p95", generation.next_token_p95}}},
-          {"preemptions", generation.scheduled.preemptions}};
+  const SchedulerCounts& counts = generation.scheduled;
+  OrderedJson json = {
+      {"tokens", generation.tokens},
+      {"first_token_seconds", {{"median", generation.first_token_median}, {"p95", generation.first_token_p95}}},
+      {"next_token_seconds", {{"median", generation.next_token_median}, {"p95", generation.next_token_p95}}},
+      {"preemptions", counts.preemptions}};
+  if (counts.draft_rounds > 0)
+    json.update({{"draft_rounds", counts.draft_rounds},
+                 {"draft_tokens", counts.draft_tokens},
+                 {"accepted_tokens", counts.accepted_tokens()},
+                 {"accepted_tokens_by_place", counts.accepted}});
+  return json;
 }
 
 void add_layers(const LayerRange& layers, OrderedJson& json) {
@@ -177,9 +185,7 @@ std::optional<GenerationReport> merged_generation(const std::vector<StageReport>
     if (!all) all.emplace();
     const GenerationReport& part = *stage.generation;
     all->tokens += part.tokens;
-    all->scheduled.requests += part.scheduled.requests;
-    all->scheduled.prompt_tokens += part.scheduled.prompt_tokens;
-    all->scheduled.preemptions += part.scheduled.preemptions;
+    all->scheduled.add(part.scheduled);
     all->first_token_median = std::max(all->first_token_median, part.first_token_median);
     all->first_token_p95 = std::max(all->first_token_p95, part.first_token_p95);
     all->next_token_median = std::max(all->next_token_median, part.next_token_median);

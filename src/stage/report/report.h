@@ -28,7 +28,8 @@ struct GenerationReport {
 };
 void for_each_field(MaybeConst<GenerationReport> auto& report, const auto& each) {  // see base/words.h
   each(report.tokens, report.first_token_median, report.first_token_p95, report.next_token_median,
-       report.next_token_p95, report.scheduled.requests, report.scheduled.prompt_tokens, report.scheduled.preemptions);
+       report.next_token_p95, report.scheduled.requests, report.scheduled.prompt_tokens, report.scheduled.preemptions,
+       report.scheduled.draft_rounds, report.scheduled.draft_tokens, report.scheduled.accepted);
 }
 GenerationReport summarize(const GenerationTimes& times, const GenerationCounts& counts);
 

@@ -11,7 +11,7 @@
 namespace lfm2::test {
 namespace {
 
-constexpr int64_t kVocab = 4096;
+constexpr int64_t kSmallVocab = 4096;
 constexpr int32_t kHostile = 0, kHarmless = 1;
 // After n letters each of them may have opened a bracket, so that the places of the text grow with its length.
 constexpr const char* kManyPlaces =
@@ -38,7 +38,7 @@ Step admit_both(int32_t max_new) {
 
 TEST(OpenCompletionsTest, ATextBeyondALimitEndsAlone) {
   const int32_t letter = encode(small_tokenizer(), "a").at(0);
-  grammar::ConstraintCache constraints(small_tokenizer(), kVocab);
+  grammar::ConstraintCache constraints(small_tokenizer(), kSmallVocab);
   Ended ended;
   OpenCompletions open({&ended}, {}, false, &constraints);
   constexpr int32_t kMaxNew = 9000;
@@ -50,9 +50,9 @@ TEST(OpenCompletionsTest, ATextBeyondALimitEndsAlone) {
     results.drawn.log_probs.as<float>()[row] = -1;
   }
   const StepSamples samples{.drawn = {kHostile, kHarmless}, .scored = {}, .hidden = {}};
-  std::vector<uint32_t> masks(2 * kVocab / 32);
+  std::vector<uint32_t> masks(2 * kSmallVocab / 32);
   for (int32_t token = 0; token < kMaxNew; ++token) {
-    open.write_masks(samples.drawn, kVocab / 32, masks);
+    open.write_masks(samples.drawn, kSmallVocab / 32, masks);
     open.on_results(samples, results);
   }
   ASSERT_EQ(ended.completions.size(), 2u);

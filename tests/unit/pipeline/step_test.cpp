@@ -15,12 +15,12 @@ namespace {
 TEST(StepTest, MessagesThatAreNone) {
   const auto read = [](const std::vector<int32_t>& words) { return from_words<Step>(words); };
   EXPECT_THROW(read({}), Error);
-  EXPECT_THROW(read({0, 0, 0, 0, 0, 1, 0}), Error);
-  EXPECT_THROW(read({0, 0, 0, 0, 0, 0, 0, 5}), Error);
-  EXPECT_THROW(read({0, 0, 1, 0, 0, 0, 0}), Error);
+  EXPECT_THROW(read({0, 0, 0, 0, 0, 0, 1, 0}), Error);
+  EXPECT_THROW(read({0, 0, 0, 0, 0, 0, 0, 0, 5}), Error);
+  EXPECT_THROW(read({0, 0, 1, 0, 0, 0, 0, 0}), Error);
   EXPECT_THROW(read({3, 0, 0, 0}), Error);
-  EXPECT_THROW(read({-1, 0, 0, 0, 0, 0, 0}), Error);
-  EXPECT_EQ(read({0, 0, 0, 0, 0, 0, 0}), Step());
+  EXPECT_THROW(read({-1, 0, 0, 0, 0, 0, 0, 0}), Error);
+  EXPECT_EQ(read({0, 0, 0, 0, 0, 0, 0, 0}), Step());
   EXPECT_TRUE(read(to_words(Step{.end = true})).end);
 }
 
@@ -49,14 +49,16 @@ TEST(StepTest, AnAdmissionCarriesItsRequest) {
                     .prompt_log_probs = true,
                     .hidden = Hidden::kMean,
                     .echo = true,
-                    .prefill_only = true};
+                    .prefill_only = true,
+                    .draft = false};
   const Step step{
       .released = {3},
       .dropped = {8, 9},
       .admitted = {{.slot = 1, .prompt = 5, .num_tokens = 7, .num_cached = 4, .request = all, .pages = {8, 0, 3}},
                    {.slot = 2, .prompt = 1, .num_tokens = 1, .request = {.sample = 71}, .pages = {5}}},
       .added = {{4, 6}, {0, 7}},
-      .entries = {{1, 7}, {2, 1}},
+      .entries = {{1, 7}, {3, 4, 3, 2}, {2, 1}},
+      .drafts = {9, 8, 7},
       .counted = {1, 2, 3, 4, 5, 6, 7}};
   EXPECT_EQ(from_words<Step>(to_words(step)), step);
   std::vector<int32_t> words = to_words(step);

@@ -1,0 +1,152 @@
+// The scheduler's part of speculative decoding: which sequences get drafts, and what their verification leaves.
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "stage/generation/scheduler.h"
+
+namespace lfm2 {
+
+void SchedulerCounts::add(const SchedulerCounts& more) {
+  requests += more.requests;
+  prompt_tokens += more.prompt_tokens;
+  preemptions += more.preemptions;
+  draft_rounds += more.draft_rounds;
+  draft_tokens += more.draft_tokens;
+  accepted.resize(std::max(accepted.size(), more.accepted.size()));
+  for (size_t place = 0; place < more.accepted.size(); ++place) accepted[place] += more.accepted[place];
+}
+
+// Whether the next step must wait for tokens in flight, because a sequence of it has drafts in flight or may get some.
+bool Scheduler::waits_for_drafts() {
+  if (!limits_.runs_ahead() || in_flight_.empty() || !drafters_) return false;
+  if (in_flight_.back().drafts()) return true;
+  return std::ranges::any_of(ready_, [&](int32_t slot) {
+    const Sequence& one = at(slot);
+    return one.drafter && one.awaited > 0 && one.draft_length.limit() > 0 &&
+           one.drafter->may_propose(one.tokens, one.awaited);
+  });
+}
+
+// Appends the drafts of a sequence whose next token enters the step. Returns their number.
+int32_t Scheduler::add_drafts(int32_t slot) {
+  Sequence& sequence = at(slot);
+  if (!sequence.drafter || streams(sequence)) return 0;
+  sequence.draft_length.on_step();
+  if (sequence.num_computed + 1 != std::ssize(sequence.tokens)) return 0;  // the token has not returned yet
+  // The last row of the block draws at most the last token of the text.
+  const int64_t places = sequence.prompt + sequence.request.max_new - std::ssize(sequence.tokens) - 1;
+  const int64_t most = std::min({sequence.draft_length.limit(), limits_.caches.max_drafts, places,
+                                 limits_.draft_rows - std::ssize(next_.drafts)});
+  if (most <= 0) return 0;
+  std::vector<int32_t> drafts = sequence.drafter->propose(sequence.tokens, most);
+  const auto is_token = [&](int32_t id) { return id >= 0 && id < limits_.vocab; };
+  drafts.erase(std::ranges::find_if_not(drafts, is_token), drafts.end());
+  drafts.resize(static_cast<size_t>(room_for_drafts(slot, std::min(most, std::ssize(drafts)))));
+  next_.drafts.insert(next_.drafts.end(), drafts.begin(), drafts.end());
+  return static_cast<int32_t>(drafts.size());
+}
+
+// The number of drafts that have room after the sequence's next token. Drafts get a page only if one is left for every
+// other sequence that may need one, and cause no preemption.
+int64_t Scheduler::room_for_drafts(int32_t slot, int64_t wanted) {
+  Sequence& sequence = at(slot);
+  const int64_t page = limits_.caches.page_size;
+  while (std::ssize(sequence.pages) * page < sequence.num_computed + 1 + wanted && pages_.available() >= growing()) {
+    sequence.pages.push_back(pages_.allocate());
+    next_.added.push_back({slot, sequence.pages.back()});
+  }
+  return std::min(wanted, std::ssize(sequence.pages) * page - sequence.num_computed - 1);
+}
+
+// Whether drafts of this sequence are streamed. Rules that count tokens would need the drafts of earlier steps.
+bool Scheduler::streams(const Sequence& sequence) const {
+  return limits_.streams_drafts && active() < limits_.steps_in_flight && sequence.drafter &&
+         !sequence.request.rule.counts();
+}
+
+// Makes a step of the next draft of a sequence whose newest token, or earlier draft, is in flight. A wrong draft costs
+// only the time of stages that would idle.
+void Scheduler::stream_draft() {
+  const int64_t most = std::min(limits_.steps_in_flight - 1, limits_.caches.max_drafts);
+  const auto can_stream = [&](const Sequence& one) {
+    const int64_t fed = std::ssize(one.tokens) + std::ssize(one.streamed);
+    return one.state == State::kRunning && streams(one) && one.awaited > 0 && std::ssize(one.streamed) < most &&
+           one.num_computed == fed && fed + 1 < one.prompt + one.request.max_new;
+  };
+  std::vector<int32_t> slots;
+  for (int32_t slot = 0; slot < limits_.caches.slots; ++slot)
+    if (can_stream(at(slot))) slots.push_back(slot);
+  std::ranges::stable_sort(slots, {}, [&](int32_t slot) { return at(slot).streamed.size(); });
+  for (const int32_t slot : slots) {
+    Sequence& one = at(slot);
+    const size_t before = one.streamed.size();
+    const std::vector<int32_t> drafts = one.drafter->propose(one.tokens, static_cast<int64_t>(before) + 1);
+    // The drafts in flight must still be those that come first.
+    if (drafts.size() <= before || !std::equal(one.streamed.begin(), one.streamed.end(), drafts.begin()) ||
+        drafts[before] < 0 || drafts[before] >= limits_.vocab || room_for_drafts(slot, 0) < 0)
+      continue;
+    ++one.in_flight;
+    next_.entries.push_back({.slot = slot, .count = 1, .drafts = 1});
+    next_.drafts.push_back(drafts[before]);
+    return;
+  }
+}
+
+// After a token returned that a streamed draft follows. True if the draft was right: then its step draws the next
+// token. Otherwise all streamed steps are void.
+bool Scheduler::on_streamed(Sequence& sequence, DrawnToken& drawn) {
+  const bool right = !drawn.ends && drawn.token == sequence.streamed.front();
+  if (!drawn.ends) {
+    drawn.drafts = 1;
+    drawn.drafted = right;
+    ++counts_.draft_rounds;
+    ++counts_.draft_tokens;
+    counts_.accepted.resize(static_cast<size_t>(limits_.caches.max_drafts));
+    counts_.accepted.front() += right ? 1 : 0;
+  }
+  if (right) {
+    sequence.streamed.erase(sequence.streamed.begin());
+    return true;
+  }
+  const int64_t wrong = std::ssize(sequence.streamed);
+  sequence.voided = wrong;
+  sequence.awaited -= wrong;
+  sequence.num_computed -= wrong;
+  sequence.rejected = static_cast<int32_t>(wrong);
+  sequence.streamed.clear();
+  return false;
+}
+
+// Lets the drafter read a prompt with its chunks, rather than all of it before the first draft.
+void Scheduler::read_ahead(Sequence& sequence) {
+  const std::span<const int32_t> tokens(sequence.tokens);
+  sequence.drafter->read(tokens.first(std::min(static_cast<size_t>(sequence.num_computed), tokens.size())));
+}
+
+// Removes the tokens of the next sequence, of an entry with `drafts` drafts, from those of a step.
+std::span<DrawnToken> Scheduler::take_tokens(std::span<DrawnToken>& left, int32_t drafts) {
+  size_t count = 0;
+  do {
+    expect(count < left.size(), "Scheduler: tokens of another step");
+    ++count;
+  } while (std::cmp_less_equal(count, drafts) && left[count - 1].drafted && !left[count - 1].ends);
+  const std::span<DrawnToken> own = left.first(count);
+  left = left.subspan(count);
+  return own;
+}
+
+// After a block returned: goes back to the tokens that were right, so that only their pages are kept.
+void Scheduler::on_verified(Sequence& sequence, int32_t drafts, std::span<const DrawnToken> drawn) {
+  const auto accepted = static_cast<int32_t>(std::ranges::count_if(drawn, &DrawnToken::drafted));
+  sequence.accepted = accepted;
+  sequence.rejected = drafts - accepted;
+  sequence.num_computed -= sequence.rejected;
+  sequence.draft_length.on_verified(drafts, accepted);
+  ++counts_.draft_rounds;
+  counts_.draft_tokens += drafts;
+  counts_.accepted.resize(static_cast<size_t>(limits_.caches.max_drafts));
+  for (int32_t place = 0; place < accepted; ++place) ++counts_.accepted[static_cast<size_t>(place)];
+}
+
+}  // namespace lfm2

@@ -1,0 +1,201 @@
+// Drafts in the program under mpirun: jobs and servers give the bytes that they give without, whatever is guessed.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "support/serve_run.h"
+
+namespace lfm2::test {
+namespace {
+
+// Bodies of all kinds. Most prompts repeat themselves, so that there is something to guess.
+std::vector<Json> repeating_bodies(int count) {
+  std::mt19937 random(5);
+  std::vector<Json> bodies;
+  for (int i = 0; i < count; ++i) {
+    Json body{{"prompt", Json::array()}, {"max_tokens", 8 + random() % 48}, {"seed", i}, {"temperature", i % 3 * 0.4}};
+    for (int id = 0; i % 4 != 3 && id < 90; ++id) body["prompt"].push_back(20 + id % (15 + i % 2));
+    for (size_t left = 1 + random() % 12; left > 0; --left) body["prompt"].push_back(random() % 900);
+    if (i % 2 == 0) body["logprobs"] = i % 5;
+    if (i % 4 == 1) body["n"] = 2;
+    if (i % 8 == 2) body["echo"] = true;
+    if (i % 5 == 2) body["stop"] = {" the", "."};
+    if (i % 5 == 3) body.update({{"repetition_penalty", 1.05}, {"frequency_penalty", 0.3}});
+    if (i % 5 == 4) body.update({{"min_tokens", 9}, {"logit_bias", {{"5", 3}}}});
+    if (i % 6 == 5 && !body.contains("echo"))
+      body["structured_outputs"] = {{"json", {{"type", "array"}, {"items", {{"type", {"integer", "boolean"}}}}}}};
+    bodies.push_back(std::move(body));
+  }
+  return bodies;
+}
+
+// Takes the numbers of drafts out of a usage.
+struct Predicted {
+  int64_t accepted = 0, rejected = 0;
+};
+Predicted take_predicted(Json& usage) {
+  if (!usage.contains("completion_tokens_details")) return {};
+  Json& details = usage["completion_tokens_details"];
+  const Predicted found{details.value("accepted_prediction_tokens", 0), details.value("rejected_prediction_tokens", 0)};
+  details.erase("accepted_prediction_tokens");
+  details.erase("rejected_prediction_tokens");
+  if (details.empty()) usage.erase("completion_tokens_details");
+  return found;
+}
+
+class DraftRunTest : public ServeTest {
+ protected:
+  // The file and the report's figures of a job of random samples.
+  std::pair<std::string, Json> job_of(int ranks, const Arguments& more, const std::string& out) {
+    Arguments arguments{"--weights",
+                        golden_shards("tiny-moe", 4),
+                        "--samples",
+                        "12",
+                        "--length",
+                        "9",
+                        "--max-tokens",
+                        "40",
+                        "--temperature",
+                        "0.7",
+                        "--repetition-penalty",
+                        "1.1",
+                        "--top-logprobs",
+                        "2",
+                        "--eos",
+                        "3,5",
+                        "--output",
+                        folder_ / out,
+                        "--report",
+                        folder_ / "report.json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = run_stage(ranks, arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return {read_bytes(folder_ / out), Json::parse(read_bytes(folder_ / "report.json"))};
+  }
+  static std::vector<std::pair<std::string, Json>> asked(const std::vector<Json>& all) {
+    std::vector<std::pair<std::string, Json>> asked;
+    for (const Json& body : all) asked.emplace_back("/v1/completions", body);
+    return asked;
+  }
+};
+
+TEST_F(DraftRunTest, AJobHasItsBytes) {
+  const auto [plain, report] = job_of(1, {}, "plain.jsonl");
+  EXPECT_FALSE(report["generation"].contains("draft_rounds"));
+  const std::string file = folder_ / "plain.jsonl";
+  struct Way {
+    int ranks;
+    Arguments options;
+  };
+  for (const Way& way :
+       {Way{1, {"--draft", "test:right@1:" + file, "--draft-length", "4"}},
+        Way{1, {"--draft", "test:random:" + file, "--draft-length", "9", "--page-size", "4"}},
+        Way{2, {"--draft", "test:right@0.7:" + file, "--draft-length", "2", "--max-num-seqs", "5"}},
+        Way{3, {"--draft", "test:late:" + file, "--draft-length", "15"}}, Way{4, {"--draft", "test:wrong:" + file}},
+        Way{4, {"--draft", "test:right@0.9:" + file, "--replicas", "2"}},
+        Way{2, {"--draft", "ngram", "--page-size", "1"}}}) {
+    SCOPED_TRACE(way.options[1] + ", " + std::to_string(way.ranks) + " ranks");
+    const auto [bytes, found] = job_of(way.ranks, way.options, "out.jsonl");
+    EXPECT_EQ(bytes, plain);
+    EXPECT_EQ(found["results_xxh3"], report["results_xxh3"]);
+    const Json& counts = found["generation"];
+    if (way.options[1] == "ngram") continue;
+    int64_t accepted = 0;
+    for (const Json& at : counts["accepted_tokens_by_place"]) accepted += at.get<int64_t>();
+    EXPECT_EQ(counts["accepted_tokens"], accepted);
+    EXPECT_GE(counts["draft_tokens"], counts["draft_rounds"]);
+    if (way.options[1].starts_with("test:right@1:")) {
+      EXPECT_EQ(counts["draft_tokens"], counts["accepted_tokens"]);
+      EXPECT_LT(found["micro_batches"], report["micro_batches"].get<int64_t>() / 3);
+    }
+    if (way.options[1].starts_with("test:wrong")) {
+      EXPECT_EQ(accepted, 0);
+    }
+  }
+}
+
+TEST_F(DraftRunTest, BatchLinesHaveTheirAnswers) {
+  const std::vector<Json> all = repeating_bodies(24);
+  const std::vector<Json> plain = answers_of_job(asked(all));
+  for (const Arguments& options : {Arguments{"--draft", "ngram"}, {"--draft", "ngram", "--draft-length", "5"}}) {
+    std::vector<Json> found = answers_of_job(asked(all), options);
+    Predicted sum;
+    for (size_t i = 0; i < all.size(); ++i) {
+      EXPECT_EQ(found[i]["choices"], plain[i]["choices"]) << i;
+      const Predicted own = take_predicted(found[i]["usage"]);
+      EXPECT_EQ(found[i]["usage"], plain[i]["usage"]) << i;
+      if (all[i].contains("structured_outputs")) {
+        EXPECT_EQ(own.accepted + own.rejected, 0) << i;
+      }
+      sum.accepted += own.accepted;
+      sum.rejected += own.rejected;
+    }
+    EXPECT_GT(sum.accepted, 0);
+    EXPECT_GT(sum.rejected, 0);
+  }
+}
+
+TEST_F(DraftRunTest, AServerHasTheAnswersOfAJob) {
+  const std::vector<Json> all = repeating_bodies(36);
+  const std::vector<Json> plain = answers_of_job(asked(all));
+  for (const int ranks : {1, 2}) {
+    SCOPED_TRACE(ranks);
+    start(ranks, {"--draft", "ngram", "--draft-length", ranks == 1 ? "0" : "4", "--max-num-seqs", "6"});
+    std::atomic<bool> over = false;
+    std::thread rude(leave_answers, port_, std::cref(over),
+                     R"({"prompt": "In the In the In the", "max_tokens": 400, "ignore_eos": true, "stream": true})");
+    std::vector<Json> found = ask_all("/v1/completions", all);
+    over = true;
+    rude.join();
+    Predicted sum;
+    for (size_t i = 0; i < all.size(); ++i) {
+      EXPECT_EQ(found[i]["choices"], plain[i]["choices"]) << i;
+      const Predicted own = take_predicted(found[i]["usage"]);
+      take_cached_tokens(found[i]["usage"]);
+      EXPECT_EQ(found[i]["usage"], plain[i]["usage"]) << i;
+      sum.accepted += own.accepted;
+      sum.rejected += own.rejected;
+    }
+    EXPECT_GT(sum.accepted, 0);
+    EXPECT_TRUE(becomes_idle());
+    const int64_t drafted = metric("lfm2_spec_decode_num_draft_tokens_total");
+    EXPECT_GE(metric("lfm2_spec_decode_num_accepted_tokens_total"), sum.accepted);
+    EXPECT_GE(drafted, sum.accepted + sum.rejected);
+    EXPECT_GE(drafted, metric("lfm2_spec_decode_num_drafts_total"));
+    // A request may go without.
+    Json body = all[0];
+    body["draft"] = false;
+    Json usage = ask_all("/v1/completions", {body})[0]["usage"];
+    const Predicted none = take_predicted(usage);
+    EXPECT_EQ(none.accepted + none.rejected, 0);
+    EXPECT_EQ(metric("lfm2_spec_decode_num_draft_tokens_total"), drafted);
+    body["draft"] = true;
+    EXPECT_EQ(ask("POST", "/v1/completions", json_text(body)).status, 200);
+    end();
+  }
+}
+
+TEST_F(DraftRunTest, Refusals) {
+  const auto refused = [&](const Arguments& options, int exit_code, const std::string& reason) {
+    Arguments arguments{"--weights", golden_shards("tiny-moe", 4), "--samples", "1"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const Outcome outcome = run_stage(1, arguments);
+    EXPECT_EQ(outcome.exit_code, exit_code);
+    EXPECT_NE(outcome.err.find(reason), std::string::npos) << outcome.err;
+  };
+  refused({"--draft", "ngram"}, 64, "--draft requires --max-tokens");
+  refused({"--max-tokens", "3", "--draft", "eagle"}, 64, "--draft: \"eagle\", expected none or ngram");
+  refused({"--max-tokens", "3", "--draft-length", "4"}, 64, "--draft-length without --draft");
+  refused({"--max-tokens", "3", "--draft", "ngram", "--draft-length", "16"}, 64, "--draft-length");
+  start(1);
+  const HttpReply reply = ask("POST", "/v1/completions", R"({"prompt": [1], "max_tokens": 2, "draft": true})");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_NE(reply.body.find("draft"), std::string::npos) << reply.body;
+  end();
+}
+
+}  // namespace
+}  // namespace lfm2::test
