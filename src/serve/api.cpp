@@ -157,7 +157,7 @@ void Api::add_routes() {
 http::Response Api::figures() const {
   const LogWriter* log = listener_.log();
   return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
-          .body = metrics_.text({.running = live_.running(),
+          .body = metrics_.text({.running = live_.running_by_replica(),
                                  .waiting = live_.waiting(),
                                  .connections = static_cast<int64_t>(listener_.counts().connections),
                                  .dropped_lines = static_cast<int64_t>(log != nullptr ? log->dropped() : 0)})};

@@ -1,5 +1,7 @@
 #include "serve/live_requests.h"
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace lfm2::serve {
@@ -12,6 +14,11 @@ double seconds_between(std::chrono::steady_clock::time_point begin, std::chrono:
 
 }  // namespace
 
+LiveRequests::LiveRequests(int64_t max_waiting, size_t replicas, const Capacity& each)
+    : max_waiting_(max_waiting), metrics_(replicas), choice_(replicas, each) {
+  for (size_t number = 0; number < replicas; ++number) replicas_.emplace_back(*this, number);
+}
+
 int32_t LiveRequests::reserve(int32_t count) {
   const std::lock_guard lock(mutex_);
   // Samples with these old numbers have ended, so the numbers may be reused.
@@ -20,18 +27,56 @@ int32_t LiveRequests::reserve(int32_t count) {
 }
 
 LiveRequests::Added LiveRequests::add(std::vector<Request> requests) {
+  const auto now = Clock::now();
+  std::vector<Waiting> added;
+  for (Request& request : requests) {
+    PromptPages prompt = choice_.pages_of(request);
+    added.push_back({std::move(request), std::move(prompt), now});
+  }
   const std::lock_guard lock(mutex_);
   if (draining_) return Added::kDraining;
-  if (std::ssize(waiting_) + std::ssize(requests) > max_waiting_) return Added::kFull;
-  const auto now = Clock::now();
-  for (Request& request : requests) waiting_.push_back({std::move(request), now});
+  if (count_waiting() + std::ssize(added) > max_waiting_) return Added::kFull;
+  for (Waiting& one : added) waiting_.push_back(std::move(one));
+  choose_replicas();
   return Added::kYes;
+}
+
+// Under the lock, after every change that makes room.
+void LiveRequests::choose_replicas() {
+  while (!waiting_.empty()) {
+    const std::optional<size_t> chosen = choice_.choose(waiting_.front().prompt);
+    if (!chosen) return;
+    replicas_[*chosen].waiting_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
 }
 
 void LiveRequests::cancel(int32_t sample) {
   const std::lock_guard lock(mutex_);
-  if (std::erase_if(waiting_, [&](const Waiting& one) { return one.request.sample == sample; }) > 0) return;
-  if (running_.erase(sample) > 0) cancelled_.push_back(sample);
+  const auto is_it = [&](const Waiting& one) { return one.request.sample == sample; };
+  if (std::erase_if(waiting_, is_it) > 0) return;
+  for (Replica& replica : replicas_) {
+    const auto found = std::ranges::find_if(replica.waiting_, is_it);
+    if (found == replica.waiting_.end()) continue;
+    choice_.begun(replica.number_, found->prompt.tokens);
+    choice_.ended(replica.number_);
+    replica.waiting_.erase(found);
+    return choose_replicas();
+  }
+  const auto found = running_.find(sample);
+  if (found == running_.end()) return;
+  replicas_[found->second.replica].cancelled_.push_back(sample);
+  leave(found);
+  choose_replicas();
+}
+
+// Under the lock: a sequence has ended or was cancelled.
+void LiveRequests::leave(RunningBySample::iterator running) {
+  const Running& one = running->second;
+  if (one.prompt > 0) choice_.begun(one.replica, one.prompt);
+  choice_.ended(one.replica);
+  --replicas_[one.replica].running_;
+  running_.erase(running);
 }
 
 void LiveRequests::drain() {
@@ -44,9 +89,26 @@ bool LiveRequests::draining() const {
   return draining_;
 }
 
-int64_t LiveRequests::running() const {
+int64_t LiveRequests::waiting() const {
   const std::lock_guard lock(mutex_);
-  return std::ssize(running_);
+  return count_waiting();
+}
+
+int64_t LiveRequests::count_waiting() const {
+  int64_t count = std::ssize(waiting_);
+  for (const Replica& replica : replicas_) count += std::ssize(replica.waiting_);
+  return count;
+}
+
+std::vector<int64_t> LiveRequests::running_by_replica() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<int64_t> running;
+  for (const Replica& replica : replicas_) running.push_back(replica.running_);
+  return running;
+}
+
+int64_t LiveRequests::total(const std::vector<int64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
 std::vector<Drawn> LiveRequests::wait_for_tokens(std::chrono::milliseconds time) {
@@ -55,45 +117,54 @@ std::vector<Drawn> LiveRequests::wait_for_tokens(std::chrono::milliseconds time)
   return std::exchange(drawn_, {});
 }
 
-int64_t LiveRequests::waiting() const {
-  const std::lock_guard lock(mutex_);
+int64_t LiveRequests::Replica::waiting() const {
+  const std::lock_guard lock(all_.mutex_);
   return std::ssize(waiting_);
 }
 
-std::optional<Request> LiveRequests::next() {
-  const std::lock_guard lock(mutex_);
+std::optional<Request> LiveRequests::Replica::next() {
+  const std::lock_guard lock(all_.mutex_);
   if (waiting_.empty()) return {};
   Waiting first = std::move(waiting_.front());
   waiting_.pop_front();
-  metrics_.queue_seconds.observe(seconds_between(first.since, Clock::now()));
-  metrics_.prompt_tokens += std::ssize(first.request.prompt);
-  running_[first.request.sample] = {.since = first.since, .prefill_only = first.request.prefill_only};
+  metrics_.prompt_tokens += first.prompt.tokens;
+  all_.running_[first.request.sample] = {.replica = number_,
+                                         .since = first.since,
+                                         .prompt = first.prompt.tokens,
+                                         .prefill_only = first.request.prefill_only};
+  ++running_;
   return std::move(first.request);
 }
 
-bool LiveRequests::ended() const {
-  const std::lock_guard lock(mutex_);
-  return draining_ && waiting_.empty();
+bool LiveRequests::Replica::ended() const {
+  const std::lock_guard lock(all_.mutex_);
+  return all_.draining_ && all_.count_waiting() == 0 && all_.running_.empty();
 }
 
-std::vector<int32_t> LiveRequests::cancelled() {
-  const std::lock_guard lock(mutex_);
+std::vector<int32_t> LiveRequests::Replica::cancelled() {
+  const std::lock_guard lock(all_.mutex_);
   return std::exchange(cancelled_, {});
 }
 
-void LiveRequests::begun(int32_t sample, int64_t cached) {
-  const std::lock_guard lock(mutex_);
+void LiveRequests::Replica::begun(int32_t sample, int64_t cached) {
+  const std::lock_guard lock(all_.mutex_);
   metrics_.cached_tokens += cached;
-  if (const auto found = running_.find(sample); found != running_.end()) found->second.cached = cached;
+  const auto found = all_.running_.find(sample);
+  if (found == all_.running_.end()) return;
+  Running& one = found->second;
+  one.cached = cached;
+  metrics_.queue_seconds.observe(seconds_between(one.since, Clock::now()));
+  all_.choice_.begun(number_, std::exchange(one.prompt, 0));
+  all_.choose_replicas();
 }
 
-void LiveRequests::drawn(std::vector<SampleToken> tokens) {
-  const std::lock_guard lock(mutex_);
+void LiveRequests::Replica::drawn(std::vector<SampleToken> tokens) {
+  const std::lock_guard lock(all_.mutex_);
   const auto now = Clock::now();
-  const bool waits = drawn_.empty();
+  const bool waits = all_.drawn_.empty();
   for (auto& [sample, token] : tokens) {
-    const auto found = running_.find(sample);
-    if (found == running_.end()) continue;  // it was cancelled, and the scheduler has not processed that yet
+    const auto found = all_.running_.find(sample);
+    if (found == all_.running_.end()) continue;  // it was cancelled, and the scheduler has not processed that yet
     Running& one = found->second;
     if (!one.prefill_only && token.ends != FinishReason::kError) {
       (std::exchange(one.any_token, true) ? metrics_.token_seconds : metrics_.first_token_seconds)
@@ -105,10 +176,11 @@ void LiveRequests::drawn(std::vector<SampleToken> tokens) {
     metrics_.accepted_tokens += token.drafted ? 1 : 0;
     one.since = now;
     const int64_t cached = one.cached;
-    if (token.ends) running_.erase(found);
-    drawn_.push_back({{sample, std::move(token)}, cached});
+    if (token.ends) all_.leave(found);
+    all_.drawn_.push_back({{sample, std::move(token)}, cached});
   }
-  if (waits && !drawn_.empty()) any_drawn_.notify_one();
+  all_.choose_replicas();
+  if (waits && !all_.drawn_.empty()) all_.any_drawn_.notify_one();
 }
 
 }  // namespace lfm2::serve

@@ -1,5 +1,6 @@
-// Queues between the server and the generation: requests go to the scheduler, tokens come back. Three sides use it:
-// threads that add requests, the generation, which pops them between two steps, and the thread that writes answers.
+// Queues between the server and the generations of its replicas: requests go to the schedulers, tokens come back. Three
+// sides use it: threads that add requests; the generations, each of which pops its own requests between two steps; and
+// the thread that writes answers.
 #pragma once
 
 #include <chrono>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "serve/metrics.h"
+#include "serve/replica_choice.h"
 #include "stage/pipeline/request_source.h"
 
 namespace lfm2::serve {
@@ -20,12 +22,14 @@ struct Drawn : SampleToken {
   int64_t cached = 0;  // number of prompt tokens found in the prefix cache
 };
 
-class LiveRequests : public RequestSource {
+class LiveRequests {
  public:
   enum class Added : uint8_t { kYes, kFull, kDraining };
 
-  // At most `max_waiting` requests wait.
-  explicit LiveRequests(int64_t max_waiting) : max_waiting_(max_waiting) {}
+  // At most `max_waiting` requests wait. Each of the replicas has the capacity `each`.
+  explicit LiveRequests(int64_t max_waiting, size_t replicas = 1, const Capacity& each = {});
+  LiveRequests(const LiveRequests&) = delete;
+  LiveRequests& operator=(const LiveRequests&) = delete;
 
   Metrics& metrics() { return metrics_; }
 
@@ -37,47 +41,76 @@ class LiveRequests : public RequestSource {
   void cancel(int32_t sample);  // does nothing if it has ended
   void drain();                 // refuses further requests
   bool draining() const;
-  int64_t running() const;
+  int64_t waiting() const;
+  int64_t running() const { return total(running_by_replica()); }
+  std::vector<int64_t> running_by_replica() const;
 
   // The thread that writes answers: returns the tokens drawn since the last call. Waits at most `time` for the first.
   std::vector<Drawn> wait_for_tokens(std::chrono::milliseconds time);
 
-  // The generation: see RequestSource.
-  int64_t waiting() const override;
-  std::optional<Request> next() override;
-  bool ended() const override;
-  std::vector<int32_t> cancelled() override;
-  void begun(int32_t sample, int64_t cached) override;
-  void drawn(std::vector<SampleToken> tokens) override;
-  void stage_seconds(int64_t stage, double busy, double total) override {
-    metrics_.stage_seconds.set(stage, busy, total);
-  }
-  void caches(int64_t used_slots, int64_t used_pages) override {
-    metrics_.used_slots = used_slots;
-    metrics_.used_pages = used_pages;
-  }
+  // The requests of one replica, for its generation. They have ended once the server drains and no replica has an open
+  // request, so that all replicas end together.
+  RequestSource& replica(size_t number) { return replicas_[number]; }
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Waiting {
     Request request;
+    PromptPages prompt;
     Clock::time_point since;
   };
   struct Running {
+    size_t replica = 0;
     Clock::time_point since;  // when the request was added, or its newest token drawn
+    int64_t prompt = 0;       // its tokens, until the sequence has begun; then 0
     bool any_token = false;
     int64_t cached = 0;         // see Drawn
     bool prefill_only = false;  // see Request
   };
+  using RunningBySample = std::unordered_map<int32_t, Running>;
+
+  class Replica : public RequestSource {
+   public:
+    Replica(LiveRequests& all, size_t number) : all_(all), number_(number), metrics_(all.metrics_.replicas[number]) {}
+    int64_t waiting() const override;
+    std::optional<Request> next() override;
+    bool ended() const override;
+    std::vector<int32_t> cancelled() override;
+    void begun(int32_t sample, int64_t cached) override;
+    void drawn(std::vector<SampleToken> tokens) override;
+    void stage_seconds(int64_t stage, double busy, double total) override {
+      metrics_.stage_seconds.set(stage, busy, total);
+    }
+    void caches(int64_t used_slots, int64_t used_pages) override {
+      metrics_.used_slots = used_slots;
+      metrics_.used_pages = used_pages;
+    }
+
+   private:
+    friend class LiveRequests;
+    LiveRequests& all_;
+    const size_t number_;
+    ReplicaMetrics& metrics_;
+    // Guarded by all_.mutex_:
+    std::deque<Waiting> waiting_;  // popped by this replica
+    std::vector<int32_t> cancelled_;
+    int64_t running_ = 0;
+  };
+
+  static int64_t total(const std::vector<int64_t>& counts);
+  void choose_replicas();
+  int64_t count_waiting() const;
+  void leave(RunningBySample::iterator running);
 
   const int64_t max_waiting_;
   Metrics metrics_;
+  std::deque<Replica> replicas_;
   mutable std::mutex mutex_;
   std::condition_variable any_drawn_;
   // Guarded by mutex_:
-  std::deque<Waiting> waiting_;
-  std::unordered_map<int32_t, Running> running_;  // by sample
-  std::vector<int32_t> cancelled_;
+  ReplicaChoice choice_;
+  std::deque<Waiting> waiting_;  // without a replica, the oldest first
+  RunningBySample running_;
   std::vector<Drawn> drawn_;
   int32_t next_sample_ = 0;
   bool draining_ = false;

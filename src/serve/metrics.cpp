@@ -8,22 +8,45 @@
 
 namespace lfm2::serve {
 
+namespace {
+
+std::string head(std::string_view name, std::string_view type, std::string_view help) {
+  return fmt::format("# HELP lfm2_{0} {1}\n# TYPE lfm2_{0} {2}\n", name, help, type);
+}
+
+template <class Value>
+std::string line(std::string_view name, std::string_view labels, const Value& value) {
+  return labels.empty() ? fmt::format("lfm2_{} {}\n", name, value)
+                        : fmt::format("lfm2_{}{{{}}} {}\n", name, labels, value);
+}
+
+std::string joined(const std::string& labels, const std::string& label) {
+  return labels.empty() ? label : labels + "," + label;
+}
+
+std::string one(std::string_view name, std::string_view type, std::string_view help, int64_t value) {
+  return head(name, type, help) + line(name, "", value);
+}
+
+}  // namespace
+
 void Histogram::observe(double seconds) {
   const auto bound = std::lower_bound(kBounds.begin(), kBounds.end(), seconds);
   ++counts_[static_cast<size_t>(bound - kBounds.begin())];
   sum_ += seconds;
 }
 
-std::string Histogram::text(std::string_view name, std::string_view help) const {
-  std::string text = fmt::format("# HELP lfm2_{0} {1}\n# TYPE lfm2_{0} histogram\n", name, help);
+std::string Histogram::text(std::string_view name, std::string_view labels) const {
+  const std::string bucket = fmt::format("{}_bucket", name), own(labels);
+  std::string text;
   int64_t below = 0;
   for (size_t i = 0; i < kBounds.size(); ++i) {
     below += counts_[i];
-    text += fmt::format("lfm2_{}_bucket{{le=\"{}\"}} {}\n", name, kBounds[i], below);
+    text += line(bucket, joined(own, fmt::format("le=\"{}\"", kBounds[i])), below);
   }
   below += counts_[kBounds.size()];
-  return text + fmt::format("lfm2_{0}_bucket{{le=\"+Inf\"}} {1}\nlfm2_{0}_sum {2}\nlfm2_{0}_count {1}\n", name, below,
-                            sum_.load());
+  return text + line(bucket, joined(own, "le=\"+Inf\""), below) +
+         line(fmt::format("{}_sum", name), labels, sum_.load()) + line(fmt::format("{}_count", name), labels, below);
 }
 
 // A step that is being computed counts as busy time only after it has ended. Until then its time is reported as idle,
@@ -36,48 +59,72 @@ void StageSeconds::set(int64_t stage, double busy, double total) {
   one.idle = std::max(one.idle, total - busy);
 }
 
-std::string StageSeconds::text() const {
+std::vector<StageSeconds::One> StageSeconds::stages() const {
   const std::lock_guard lock(mutex_);
-  std::string text;
-  for (const auto& [name, help, seconds] :
-       {std::tuple{"busy", "Time that a stage of the pipeline computed.", &One::busy},
-        {"idle", "Time that a stage of the pipeline did not compute.", &One::idle}}) {
-    text += fmt::format("# HELP lfm2_stage_{0}_seconds_total {1}\n# TYPE lfm2_stage_{0}_seconds_total counter\n", name,
-                        help);
-    for (size_t stage = 0; stage < stages_.size(); ++stage)
-      text += fmt::format("lfm2_stage_{}_seconds_total{{stage=\"{}\"}} {:.3f}\n", name, stage, stages_[stage].*seconds);
-  }
-  return text;
+  return stages_;
 }
 
 std::string Metrics::text(const Gauges& now) const {
-  const auto one = [](std::string_view name, std::string_view type, std::string_view help, int64_t value) {
-    return fmt::format("# HELP lfm2_{0} {1}\n# TYPE lfm2_{0} {2}\nlfm2_{0} {3}\n", name, help, type, value);
+  std::vector<std::string> labels;  // of the replicas
+  for (size_t replica = 0; replica < replicas.size(); ++replica)
+    labels.push_back(replicas.size() == 1 ? "" : fmt::format("replica=\"{}\"", replica));
+  const auto of_each = [&](std::string_view name, std::string_view type, std::string_view help, const auto& value) {
+    std::string text = head(name, type, help);
+    for (size_t replica = 0; replica < replicas.size(); ++replica) text += line(name, labels[replica], value(replica));
+    return text;
+  };
+  const auto counts = [&](std::string_view name, std::string_view type, std::string_view help, const auto& member) {
+    return of_each(name, type, help, [&](size_t replica) { return (replicas[replica].*member).load(); });
   };
   std::string text =
-      one("num_requests_running", "gauge", "Sequences that are being continued.", now.running) +
+      of_each("num_requests_running", "gauge", "Sequences that are being continued.",
+              [&](size_t replica) { return replica < now.running.size() ? now.running[replica] : 0; }) +
       one("num_requests_waiting", "gauge", "Sequences that wait for their turn.", now.waiting) +
       one("connections", "gauge", "Connections that are open.", now.connections) +
-      one("cache_slots_used", "gauge", "Sequence slots of the caches that are taken.", used_slots) +
-      one("cache_pages_used", "gauge", "Pages of the key-value cache that are taken.", used_pages) +
+      counts("cache_slots_used", "gauge", "Sequence slots of the caches that are taken.", &ReplicaMetrics::used_slots) +
+      counts("cache_pages_used", "gauge", "Pages of the key-value cache that are taken.", &ReplicaMetrics::used_pages) +
       one("log_dropped_lines_total", "counter", "Lines that the log had no room for.", now.dropped_lines) +
-      one("prompt_tokens_total", "counter", "Tokens of prompts that were begun.", prompt_tokens) +
-      one("prefix_cache_hits_total", "counter", "Tokens of prompts that the prefix cache had.", cached_tokens) +
-      one("generation_tokens_total", "counter", "Tokens that were generated.", generated_tokens) +
-      one("spec_decode_num_drafts_total", "counter", "Steps of a sequence that verified drafts.", drafts) +
-      one("spec_decode_num_draft_tokens_total", "counter", "Tokens that were drafted.", draft_tokens) +
-      one("spec_decode_num_accepted_tokens_total", "counter", "Drafted tokens that were right.", accepted_tokens);
-  text += "# HELP lfm2_requests_total Requests that ended, by how.\n# TYPE lfm2_requests_total counter\n";
+      counts("prompt_tokens_total", "counter", "Tokens of prompts that were begun.", &ReplicaMetrics::prompt_tokens) +
+      counts("prefix_cache_hits_total", "counter", "Tokens of prompts that the prefix cache had.",
+             &ReplicaMetrics::cached_tokens) +
+      counts("generation_tokens_total", "counter", "Tokens that were generated.", &ReplicaMetrics::generated_tokens) +
+      counts("spec_decode_num_drafts_total", "counter", "Steps of a sequence that verified drafts.",
+             &ReplicaMetrics::drafts) +
+      counts("spec_decode_num_draft_tokens_total", "counter", "Tokens that were drafted.",
+             &ReplicaMetrics::draft_tokens) +
+      counts("spec_decode_num_accepted_tokens_total", "counter", "Drafted tokens that were right.",
+             &ReplicaMetrics::accepted_tokens);
+  text += head("requests_total", "counter", "Requests that ended, by how.");
   for (const auto& [name, count] : {std::pair{"completed", &requests_completed},
                                     {"failed", &requests_failed},
                                     {"aborted", &requests_aborted},
                                     {"refused", &requests_refused}})
-    text += fmt::format("lfm2_requests_total{{result=\"{}\"}} {}\n", name, count->load());
-  return text + stage_seconds.text() +
-         queue_seconds.text("request_queue_time_seconds", "Time that sequences waited for their turn.") +
-         first_token_seconds.text("time_to_first_token_seconds", "Time from a request to its first token.") +
-         token_seconds.text("inter_token_latency_seconds", "Time from one token of a sequence to its next.") +
-         request_seconds.text("e2e_request_latency_seconds", "Time from a request to the end of its answer.");
+    text += line("requests_total", fmt::format("result=\"{}\"", name), count->load());
+  for (const auto& [name, help, seconds] :
+       {std::tuple{"stage_busy_seconds_total", "Time that a stage of the pipeline computed.", &StageSeconds::One::busy},
+        {"stage_idle_seconds_total", "Time that a stage of the pipeline did not compute.", &StageSeconds::One::idle}}) {
+    text += head(name, "counter", help);
+    for (size_t replica = 0; replica < replicas.size(); ++replica) {
+      const std::vector<StageSeconds::One> stages = replicas[replica].stage_seconds.stages();
+      for (size_t stage = 0; stage < stages.size(); ++stage)
+        text += line(name, joined(labels[replica], fmt::format("stage=\"{}\"", stage)),
+                     fmt::format("{:.3f}", stages[stage].*seconds));
+    }
+  }
+  for (const auto& [name, help, histogram] :
+       {std::tuple{"request_queue_time_seconds", "Time that sequences waited for their turn.",
+                   &ReplicaMetrics::queue_seconds},
+        {"time_to_first_token_seconds", "Time from a request to its first token.",
+         &ReplicaMetrics::first_token_seconds},
+        {"inter_token_latency_seconds", "Time from one token of a sequence to its next.",
+         &ReplicaMetrics::token_seconds}}) {
+    text += head(name, "histogram", help);
+    for (size_t replica = 0; replica < replicas.size(); ++replica)
+      text += (replicas[replica].*histogram).text(name, labels[replica]);
+  }
+  constexpr std::string_view kRequest = "e2e_request_latency_seconds";
+  return text + head(kRequest, "histogram", "Time from a request to the end of its answer.") +
+         request_seconds.text(kRequest, "");
 }
 
 }  // namespace lfm2::serve

@@ -75,20 +75,20 @@ size_t max_connections() {
 }
 
 // The requests of clients, together with their server, which lives as long as the generation accepts requests.
-class ServedRequests : public LiveRequests {
+class ServedRequests : public SharedRequests {
  public:
-  ServedRequests(ApiSettings settings, Listener& listener)
-      : LiveRequests(settings.max_queue), api_(std::move(settings), *this, listener) {}
+  ServedRequests(ApiSettings settings, Listener& listener, int replicas, const Capacity& each)
+      : live_(settings.max_queue, static_cast<size_t>(replicas), each), api_(std::move(settings), live_, listener) {}
 
-  std::vector<int32_t> cancelled() override {
-    if (stop_requested() && !draining()) {
-      drain();
-      print_line(fmt::format("ending: {} requests run, {} wait", running(), waiting()));
-    }
-    return LiveRequests::cancelled();
+  RequestSource& replica(size_t number) override { return live_.replica(number); }
+  void poll() override {
+    if (!stop_requested() || live_.draining()) return;
+    live_.drain();
+    print_line(fmt::format("ending: {} requests run, {} wait", live_.running(), live_.waiting()));
   }
 
  private:
+  LiveRequests live_;
   Api api_;
 };
 
@@ -103,7 +103,7 @@ class Server : public Traffic {
         job_(job) {}
   PromptSizes measure(int64_t slots) const override;
   void before_loading() override;
-  std::unique_ptr<RequestSource> open(int64_t positions) override;
+  std::unique_ptr<SharedRequests> open(const Capacity& capacity) override;
   std::function<bool()> stop_when() const override;
   void close() override;
 
@@ -112,7 +112,7 @@ class Server : public Traffic {
   int64_t max_length() const;  // of a prompt and its answer
 
   const JobFrame& job_;
-  // Of the first rank, from before_loading() on:
+  // From before_loading() on:
   std::unique_ptr<LogWriter> log_;  // null with --quiet
   std::unique_ptr<Listener> listener_;
 };
@@ -169,8 +169,9 @@ void Server::before_loading() {
   print_line(fmt::format("loading; http://{} answers with 503 meanwhile", listener_->address().text()));
 }
 
-std::unique_ptr<RequestSource> Server::open(int64_t positions) {
+std::unique_ptr<SharedRequests> Server::open(const Capacity& capacity) {
   const ServeOptions& serve = job_.options.serve;
+  const int64_t positions = capacity.positions;
   ApiSettings settings{.model_name = model_name(),
                        .version = kVersionText,
                        .max_queue = serve.max_queue,
@@ -192,16 +193,16 @@ std::unique_ptr<RequestSource> Server::open(int64_t positions) {
                        .fresh_seeds = !job_.options.seed_given,
                        .log_requests = serve.log_requests};
   if (job_.text.model() == nullptr) print_line(job_.text.missing() + "; requests of token ids are answered");
-  auto requests = std::make_unique<ServedRequests>(std::move(settings), *listener_);
+  auto requests = std::make_unique<ServedRequests>(std::move(settings), *listener_, job_.options.replicas, capacity);
   if (stop_requested()) return requests;  // stopped while loading: announces no address
   write_address(serve.address_file, listener_->address());
   print_line(fmt::format("serving on http://{}", listener_->address().text()));
   return requests;
 }
 
-// Asked to end, the server lets its requests run for some time. The first stage decides for all.
+// Asked to end, the server lets its requests run for some time. Rank 0 decides for all.
 std::function<bool()> Server::stop_when() const {
-  if (!job_.is_first()) return [] { return false; };
+  if (job_.world.rank() != 0) return [] { return false; };
   using Clock = std::chrono::steady_clock;
   return [seconds = std::chrono::seconds(job_.options.serve.drain_seconds),
           asked = std::optional<Clock::time_point>()]() mutable {

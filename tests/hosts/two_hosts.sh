@@ -82,3 +82,29 @@ if [ "$code" -ne 66 ] || ! grep -q 'host-a.*nowhere' "$folder/error"; then
   echo "ended with $code, expected 66"
   exit 1
 fi
+# Of two replicas, each alone on its host, the other host names the stopped one, whose stamps it cannot see.
+rank_process() {
+  local file
+  for file in /proc/[0-9]*/environ; do
+    if grep -qz "^OMPI_COMM_WORLD_RANK=$1\$" "$file" 2>/dev/null; then echo "$file" | cut -d/ -f3; fi
+  done
+}
+for rank in 0 1; do
+  rm -f "$folder/address"
+  on_a --hosts 10.213.77.1:1,10.213.77.2:1 serve --weights "$shards" --threads 1 --device cpu --replicas 2 --port 0 \
+    --address-file "$folder/address" --timeout 2 >"$folder/log" 2>"$folder/error" &
+  server=$!
+  for ((i = 0; i < 300; ++i)); do
+    [ ! -s "$folder/address" ] || break
+    sleep 0.1
+  done
+  sleep 1
+  kill -STOP "$(rank_process $rank)"
+  code=0
+  wait $server || code=$?
+  if [ "$code" -ne 76 ] || ! grep -q "no word for .* s (--timeout 2) from rank $rank, " "$folder/error"; then
+    cat "$folder/error"
+    echo "rank $rank stopped: ended with $code, expected 76"
+    exit 1
+  fi
+done

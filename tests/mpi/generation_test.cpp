@@ -293,6 +293,25 @@ TEST(GenerationRunTest, UnequalReplicas) {
   EXPECT_EQ(read_lines(folder / "out.jsonl").size(), 2u);
 }
 
+// While one replica writes a long text, the other computes the short ones. A cut in advance would give it half of them.
+TEST(GenerationRunTest, SamplesGoToTheReplicaThatIsFree) {
+  constexpr int kShort = 100, kTokens = 5;
+  const TemporaryFolder folder;
+  std::ofstream input(folder / "in.jsonl");
+  for (int i = 0; i <= kShort; ++i)
+    input << Json{{"input_ids", {7, i}}, {"max_tokens", i == 0 ? 600 : kTokens}} << "\n";
+  input.close();
+  const Outcome outcome = run_stage(2, {"--weights", golden_shards("mini-24", 4), "--input", folder / "in.jsonl",
+                                        "--replicas", "2", "--max-num-seqs", "1", "--max-tokens", "1", "--ignore-eos",
+                                        "--output", folder / "out.jsonl", "--report", folder / "report.json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(read_lines(folder / "out.jsonl").size(), kShort + 1u);
+  const Json stages = Json::parse(read_bytes(folder / "report.json")).at("stages");
+  const int64_t first = stages[0]["generation"]["tokens"], second = stages[1]["generation"]["tokens"];
+  EXPECT_EQ(first + second, 600 + kShort * kTokens);
+  EXPECT_GT(first < 600 ? first : second, kShort * kTokens / 2 * 5 / 4) << first << " and " << second;
+}
+
 TEST(GenerationRunTest, Refusals) {
   const TemporaryFolder folder;
   const std::string shards = golden_shards("tiny-moe", 4);

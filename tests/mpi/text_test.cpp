@@ -246,7 +246,10 @@ TEST_F(TextRunTest, Refusals) {
   refused({batch, "nonsense"}, {"--strict"}, 65, {"in.jsonl: line 2: not valid JSON"});
   refused({"", "  "}, {}, 65, {"in.jsonl: no samples"});
   refused({good}, {"--logits", "all"}, 64, {"--logits"});
-  refused({good}, {"--replicas", "2"}, 64, {"--replicas 2 for 1 samples"});
+  write_lines("in.jsonl", {good});
+  EXPECT_EQ(output_of(4, {"--input", folder_ / "in.jsonl", "--replicas", "4"}),
+            output_of(1, {"--input", folder_ / "in.jsonl"}))
+      << "replicas without a sample";
   write_lines("in.jsonl", {good, R"({"prompt": "a", "n": 2})"});
   expect_refused(2, {"--input", folder_ / "in.jsonl", "--output", folder_ / "o.h5"}, 64, {"\"n\" above 1"});
   // Without --strict each is one answer.

@@ -97,10 +97,10 @@ class Server:
         return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in body.decode().splitlines() if line and not line.startswith("#")}
 
     def becomes_idle(self, seconds=60):
-        names = ["lfm2_num_requests_running", "lfm2_num_requests_waiting", "lfm2_cache_slots_used", "lfm2_cache_pages_used"]
+        names = ("lfm2_num_requests_running", "lfm2_num_requests_waiting", "lfm2_cache_slots_used", "lfm2_cache_pages_used")
         end = time.monotonic() + seconds
-        while any((now := self.metrics())[name] for name in names):
-            check(time.monotonic() < end, f"still held: { {name: now[name] for name in names} }")
+        while any(now := {name: value for name, value in self.metrics().items() if name.partition("{")[0] in names and value}):
+            check(time.monotonic() < end, f"still held: {now}")
             time.sleep(0.1)
 
 

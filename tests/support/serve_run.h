@@ -2,14 +2,17 @@
 // by the tests of serve.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <optional>
 #include <random>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -87,11 +90,18 @@ class ServeTest : public testing::Test {
     return json_lines(job.exit_code == 0 ? read_bytes(folder_ / "out.jsonl") : "");
   }
   Json get(std::string_view path) const { return parse_json(ask("GET", path).body, "answer"); }
-  // The number behind a name in the metrics.
+  // The number of a name in the metrics: with its labels of that series, without them the sum over all replicas. -1 if
+  // there is none.
   int64_t metric(const std::string& name) const {
-    const std::string text = ask("GET", "/metrics").body;
-    const size_t at = text.find("\n" + name + " ");
-    return at == std::string::npos ? -1 : std::stoll(text.substr(at + name.size() + 2));
+    std::istringstream lines(ask("GET", "/metrics").body);
+    int64_t sum = -1;
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with(name + " ") || line.starts_with(name + "{"))
+        sum = std::max<int64_t>(sum, 0) + std::stoll(line.substr(line.rfind(' ')));
+    return sum;
+  }
+  int64_t metric_of(int replica, const std::string& name) const {
+    return metric(fmt::format("{}{{replica=\"{}\"}}", name, replica));
   }
   // The answers of a job that has these bodies in a file, each with the path that it is for.
   std::vector<Json> answers_of_job(const std::vector<std::pair<std::string, Json>>& asked, const Arguments& more = {},

@@ -142,6 +142,7 @@ class ApiTest : public testing::Test {
   int log_ends_[2] = {-1, -1};
   LiveRequests live_{100};
   Metrics& metrics_ = live_.metrics();
+  ReplicaMetrics& replica_metrics_ = metrics_.replicas[0];
   std::optional<LogWriter> log_;
   std::optional<Listener> listener_;
   std::optional<Drawer> drawer_;

@@ -35,7 +35,11 @@ Generator::Generator(const StageLinks& links, const GenerationPlan& plan, DType 
       plan_(plan),
       runner_(links, plan, compute),
       run_(
-          links, RunUnit::kStep, traced, [this] { collect_results(); },
+          links, RunUnit::kStep, traced,
+          [this] {
+            collect_results();
+            if (first_) first_->requests.poll();
+          },
           links.backend.memory_is_host_memory() ? kOnCpu : kOnGpu) {}
 
 bool Generator::receive_tokens() {
@@ -112,6 +116,7 @@ ScheduledStep Generator::next_step() {
   while (true) {
     while (receive_tokens()) {
     }
+    first_->requests.poll();
     if (run_.first_is_asked_to_stop()) {
       scheduled.step.end = true;
       break;

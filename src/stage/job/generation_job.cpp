@@ -19,6 +19,8 @@ constexpr int64_t kCudaSequencesInStep = 1024, kCpuSequencesInStep = 512;
 constexpr int64_t kCudaPromptTokens = 2048, kCudaPromptTokensAlone = 8192, kCpuPromptTokens = 128;
 constexpr double kCacheShare = 0.9;  // share of the free memory for caches, because libraries allocate, too
 constexpr double kUnlimited = 1e9;   // a number of pages that no job needs
+// A replica or rank 0 is lost after a silence of this many timeouts. A rank that writes an output may wait for a disk.
+constexpr double kSilentTimeouts = 2;
 
 }  // namespace
 
@@ -81,8 +83,8 @@ JobPlan GenerationJob::plan() {
   const int64_t at_a_time = wanted.max_sequences > 0 ? wanted.max_sequences : in_step * stages;
   ScheduleLimits& limits = plan_.limits;
   limits.steps_in_flight = stages;
-  if (job_.is_first()) prompts_ = traffic_->measure(at_a_time);
-  prompts_ = job_.pipeline.broadcast_value(prompts_, 0, job_.load_timeout(), "sizes of the prompts");
+  if (job_.world.rank() == 0) prompts_ = traffic_->measure(at_a_time);
+  prompts_ = job_.world.broadcast_value(prompts_, 0, job_.load_timeout(), "sizes of the prompts");
   limits.caches.slots = std::max<int64_t>(1, std::min(prompts_.sequences, at_a_time));
   plan_.longest = prompts_.longest;
   plan_.counts = prompts_.counts;
@@ -156,7 +158,7 @@ JobPlan GenerationJob::sizes_of(std::vector<LayerRange> cut) const {
 }
 
 // The caches get the number of pages that the longest sequences could fill at the same time, or the number that fits
-// into the memory of the fullest rank.
+// into the memory of the fullest rank. Any replica may get any request, so all replicas have equal caches.
 CacheShape GenerationJob::fit_caches(LayerRange layers) const {
   CacheShape shape = plan_.limits.caches;
   const int64_t largest = pages_for(prompts_.longest, shape.page_size);
@@ -172,10 +174,10 @@ CacheShape GenerationJob::fit_caches(LayerRange layers) const {
   const double left = static_cast<double>(free) / job_.machine.sharing * kCacheShare - static_cast<double>(others);
   const bool unknown = free == 0 && !job_.machine.cuda;  // this host does not say how much memory is free
   const double fit = unknown ? kUnlimited : left < 0 ? 0 : page > 0 ? std::min(left / page, kUnlimited) : kUnlimited;
-  const double least = job_.pipeline.smallest(fit, job_.options.timeout_seconds);
+  const double least = job_.world.smallest(fit, job_.options.timeout_seconds);
   const auto fitting = static_cast<int64_t>(least);
   if (fitting < largest && !(traffic_->kind.may_be_shortened && fitting > 0)) {
-    if (fit > least) job_.pipeline.barrier(job_.options.timeout_seconds, "the fullest rank ends all");
+    if (fit > least) job_.world.barrier(job_.options.timeout_seconds, "the fullest rank ends all");
     throw Error(
         ExitCode::kUnavailable,
         fmt::format("{} ({}): a sequence of {} positions needs {} pages of the key-value cache, {} fit into the "
@@ -192,6 +194,9 @@ void GenerationJob::open(const JobPlan& plan) {
                        plan_.limits.caches.slots, plan_.limits.max_sequences, plan_.limits.caches.pages,
                        plan_.limits.caches.page_size));
   generator_.emplace(job_.session->links(), plan_, job_.compute, !job_.options.trace.empty());
+  if (job_.options.replicas > 1)
+    links_.emplace(job_.world, job_.pipeline.size(), job_.options.timeout_seconds,
+                   is_live(job_.options.command) ? kSilentTimeouts : kSilentTimeouts * kDiskFactor);
   if (!job_.options.output.empty() && job_.makes_output() && !output_)
     output_ = job_.own(create_completion_file(job_.options.output, job_.output_job()));
   if (job_.options.output.empty() || job_.options.replicas == 1) return;
@@ -211,18 +216,33 @@ RunEnd GenerationJob::run() {
   Progress progress("generate", static_cast<uint64_t>(prompts_.new_tokens), Progress::Unit::kTokens,
                     job_.makes_output() && !is_live(job_.options.command) ? job_.options.progress : ProgressMode::kOff);
   if (job_.makes_output()) answer_errors(consumers);
-  const CacheShape& caches = plan_.limits.caches;
-  std::unique_ptr<RequestSource> requests;
-  if (job_.is_first())
-    requests = traffic_->open(std::min(job_.config().max_positions, caches.pages * caches.page_size));
+  std::unique_ptr<ReplicaRequests> requests;
+  if (job_.world.rank() == 0)
+    requests = std::make_unique<FrontRequests>(traffic_->open(capacity()), links_ ? &*links_ : nullptr);
+  else if (job_.is_first())
+    requests = std::make_unique<RemoteRequests>(*links_, plan_.live);
+  const auto stop = [&requests, asked = traffic_->stop_when()] {
+    return asked() || (requests && requests->is_asked_to_stop());
+  };
   const auto after_step = [&](int64_t tokens) {
     progress.add(static_cast<uint64_t>(tokens));
     if (relay_) relay_->pass(output_);
   };
-  generator_->run(requests.get(), consumers, after_step, traffic_->stop_when(), token_text(), job_.text.constraints());
+  generator_->run(requests.get(), consumers, after_step, stop, token_text(), job_.text.constraints());
+  if (requests && !generator_->finished()) requests->stop_others();
   if (relay_) relay_->end(output_);
   hash_.add(job_.kept.results);
   return {.finished = generator_->finished(), .finished_samples = hash_.count()};
+}
+
+Capacity GenerationJob::capacity() const {
+  const ScheduleLimits& limits = plan_.limits;
+  const CacheShape& caches = limits.caches;
+  return {.positions = std::min(job_.config().max_positions, caches.pages * caches.page_size),
+          .sequences = caches.slots,
+          .waiting_tokens = (limits.steps_in_flight + 1) * limits.prompt_tokens,
+          .kept_pages = caches.keeps_prefixes ? caches.pages : 0,
+          .page_size = caches.page_size};
 }
 
 // The bytes that a token adds to a text; null if this rank has no tokenizer.

@@ -8,6 +8,7 @@
 #include "stage/job/completion_relay.h"
 #include "stage/job/job.h"
 #include "stage/job/traffic.h"
+#include "stage/pipeline/replica_link.h"
 
 namespace lfm2 {
 
@@ -18,7 +19,7 @@ class GenerationJob : public Workload {
   void resume(Unfinished& begun) override;
   JobPlan plan() override;
   void before_loading() override {
-    if (job_.is_first()) traffic_->before_loading();
+    if (job_.world.rank() == 0) traffic_->before_loading();
   }
   void open(const JobPlan& plan) override;
   RunEnd run() override;
@@ -30,7 +31,8 @@ class GenerationJob : public Workload {
   std::vector<double> block_seconds();  // measured seconds of a step in each block; collective
   void plan_drafts(const GenerationOptions& wanted);
   JobPlan sizes_of(std::vector<LayerRange> cut) const;
-  CacheShape fit_caches(LayerRange layers) const;  // collective in the pipeline; the weights must be loaded
+  CacheShape fit_caches(LayerRange layers) const;  // collective; the weights must be loaded
+  Capacity capacity() const;
   void answer_errors(const std::vector<CompletionConsumer*>& consumers) const;
   TokenText token_text() const;
 
@@ -39,6 +41,7 @@ class GenerationJob : public Workload {
   GenerationPlan plan_;
   PromptSizes prompts_;
   std::optional<Generator> generator_;
+  std::optional<ReplicaLinks> links_;     // with several replicas
   CompletionFile* output_ = nullptr;      // the frame owns it
   std::optional<CompletionRelay> relay_;  // last stages, if several replicas have completions for the output
   CompletionHash hash_;                   // the completions of this rank's pipeline in the last run

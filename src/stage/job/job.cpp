@@ -90,9 +90,9 @@ Runs run_repeatedly(const JobFrame& job, Workload& workload) {
     const auto start = std::chrono::steady_clock::now();
     const RunEnd end = workload.run();
     // Replicas may end far apart, on hosts that do not see each other's stamps, so this barrier has no limit. A rank
-    // that hangs is noticed by the ranks of its own pipeline.
-    job.world.barrier(job.options.replicas > 1 ? std::numeric_limits<double>::infinity() : job.options.timeout_seconds,
-                      "end of a run");
+    // that hangs is noticed by the ranks of its own pipeline. Those of a server end together.
+    const bool apart = job.options.replicas > 1 && !is_live(job.options.command);
+    job.world.barrier(apart ? std::numeric_limits<double>::infinity() : job.options.timeout_seconds, "end of a run");
     if (!job.options.benchmark || run >= job.options.warmup) all.seconds.push_back(seconds_since(start));
     all.finished_samples = end.finished_samples;
     all.stopped = job.world.smallest(end.finished ? 1 : 0, job.options.timeout_seconds) == 0;

@@ -114,20 +114,6 @@ void JobSamples::pass_embeddings() {
   pass_offsets(writer, all, embeddings_.in_base64, embeddings_.in_base64);
 }
 
-void JobSamples::pass_rules(int to, SampleRange range) {
-  std::vector<int32_t> words;
-  if (!samples_.rules.empty()) {
-    const int64_t begin = numbers_[range.first], last = numbers_[range.first + range.count - 1];
-    words = samples_.rules.to_words(begin, last + 1 - begin);
-  }
-  const int64_t count =
-      world_.pass_value(std::ssize(words), 0, to, distribution_.timeout_seconds, "rules of the samples");
-  if (world_.rank() == to) words.resize(static_cast<size_t>(count));
-  world_.pass(words.data(), static_cast<size_t>(count) * sizeof(int32_t), 0, to, distribution_.timeout_seconds,
-              "rules of the samples");
-  if (world_.rank() == to && !words.empty()) samples_.rules = RuleTable::from_words(words);
-}
-
 void JobSamples::leave_out(const FinishedRanges& finished) {
   if (finished.empty()) return;
   for (const auto& [first, count] : finished) left_.samples -= count;
@@ -154,6 +140,11 @@ void JobSamples::share() {
   left_ = world_.broadcast_value(samples_.offsets.job_size(), 0, timeout, "samples left");
   const int pipelines = world_.size() / distribution_.stages;
   shares_.resize(static_cast<size_t>(pipelines));
+  if (distribution_.stay) {
+    shares_.front() = {.samples = {0, left_.samples}, .tokens = left_.tokens};
+    samples_.numbers = numbers_.part(shares_.front().samples);
+    return;
+  }
   if (world_.rank() == 0)
     for (int pipeline = 0; pipeline < pipelines; ++pipeline) {
       const SampleRange samples = replica_samples(samples_.offsets, pipelines, pipeline);
@@ -172,7 +163,6 @@ void JobSamples::share() {
     const Share& part = share_of(pipeline);
     pass_offsets(first, part.samples, samples_.offsets, samples_.offsets);
     if (distribution_.scores) pass_offsets(first, part.samples, samples_.scored, samples_.scored);
-    pass_rules(first, part.samples);
     if (world_.rank() == first) samples_.ids.resize(static_cast<size_t>(part.tokens));
     int32_t* ids = samples_.ids.data() + (world_.rank() == first ? 0 : part.first_token);
     world_.pass(ids, static_cast<size_t>(part.tokens) * sizeof(int32_t), 0, first, timeout, "samples");

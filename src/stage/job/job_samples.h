@@ -1,5 +1,6 @@
-// The samples of a job on one rank. Rank 0 has all samples, the first stage of a pipeline those of its share. Each rank
-// has only those lists, whose size grows with the job, that it needs.
+// The samples of a job on one rank. Rank 0 has all samples. Of a scoring job the first stage of a pipeline has those of
+// its share; those of a generation stay on rank 0, which sends each replica one request at a time. Each rank has only
+// those lists, whose size grows with the job, that it needs.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,7 @@ class JobSamples {
  public:
   struct Distribution {
     int stages = 1;                  // number of ranks in a pipeline
+    bool stay = false;               // the samples stay on rank 0
     std::vector<int> listing_ranks;  // ranks that need the sample offsets; rank 0 always has them
     int naming_rank = -1;            // rank that needs the names of the samples; -1: none
     bool may_leave_out = false;      // whether leave_out() will be called
@@ -58,7 +60,8 @@ class JobSamples {
   // share(). References to offsets() stay valid.
   void leave_out(const FinishedRanges& finished);
   // Cuts the remaining samples into a share for each pipeline, and sends each share to the first stage of its pipeline.
-  // Collective. Error(kUsage) on rank 0 if there are fewer samples than pipelines.
+  // If samples stay on rank 0, all of them are the first pipeline's share. Collective. Error(kUsage) on rank 0 if there
+  // are fewer samples than pipelines that get a share.
   void share();
 
   const Share& share_of(int64_t pipeline) const { return shares_.at(static_cast<size_t>(pipeline)); }
@@ -85,7 +88,6 @@ class JobSamples {
  private:
   bool lists(int rank) const;
   void pass_offsets(int to, SampleRange range, const SampleOffsets& from, SampleOffsets& into);
-  void pass_rules(int to, SampleRange range);  // sends a first stage the generation fields of its samples
   template <class Make, class Add>
   void pass_pieces(const char* what, const Make& make, const Add& add);
   void pass_names();

@@ -43,9 +43,11 @@ void add_layout_options(CLI::App& app, Options& options) {
   if (options.command != Command::kDoctor)  // doctor does not know the job
     app.add_flag("--balance", options.balance, "Layers cut so that the stages of this job take equally long")
         ->excludes("--layers");
-  if (!live)
+  if (options.command != Command::kChat)
     add_setting(app, "--replicas", options.replicas,
-                "Pipelines side by side that share the samples; ranks = replicas x stages", 1, 65536)
+                live ? "Pipelines side by side that share the requests; ranks = replicas x stages"
+                     : "Pipelines side by side that share the samples; ranks = replicas x stages",
+                1, 65536)
         ->type_name("R");
 }
 

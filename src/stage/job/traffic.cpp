@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/standard_streams.h"
+#include "stage/generation/shared_samples.h"
 #include "stage/job/conversation.h"
 #include "text/answer_stream.h"
 
@@ -41,11 +42,7 @@ class SampleTraffic : public Traffic {
  public:
   explicit SampleTraffic(const JobFrame& job) : Traffic({}), job_(job), asked_top_k_(job.options.results.top_k) {}
   PromptSizes measure(int64_t slots) const override;
-  std::unique_ptr<RequestSource> open(int64_t) override {
-    return std::make_unique<StreamedRequests>(
-        job_.samples->own_samples(), job_.samples->own_range(), defaults(), job_.config().max_positions,
-        job_.options.command == Command::kPrompt ? job_.text.tokenizer() : nullptr);
-  }
+  std::unique_ptr<SharedRequests> open(const Capacity& capacity) override;
 
  private:
   RequestDefaults defaults() const {
@@ -58,8 +55,18 @@ class SampleTraffic : public Traffic {
   const int64_t asked_top_k_;  // --top-logprobs; lines may ask for more
 };
 
+std::unique_ptr<SharedRequests> SampleTraffic::open(const Capacity& capacity) {
+  auto all = std::make_unique<StreamedRequests>(
+      job_.samples->own_samples(), job_.samples->own_range(), defaults(), job_.config().max_positions,
+      job_.options.command == Command::kPrompt ? job_.text.tokenizer() : nullptr);
+  if (job_.options.replicas == 1) return std::make_unique<UnsharedRequests>(std::move(all));
+  return std::make_unique<SharedSamples>(std::move(all), static_cast<size_t>(job_.options.replicas), capacity);
+}
+
+// Of a replica's part of the samples, as if all parts were equal.
 PromptSizes SampleTraffic::measure(int64_t slots) const {
-  PromptSizes sizes{.tokens = job_.samples->own_share().tokens};
+  const auto part = [this](int64_t whole) { return (whole + job_.options.replicas - 1) / job_.options.replicas; };
+  PromptSizes sizes{.tokens = part(job_.samples->own_share().tokens)};
   const Samples& samples = job_.samples->own_samples();
   const RequestDefaults defaults = this->defaults();
   if (samples.rules.empty()) note_rule(sizes, defaults.of_ids);
@@ -78,6 +85,9 @@ PromptSizes SampleTraffic::measure(int64_t slots) const {
     sizes.new_tokens += choices * max_new;
     sizes.longest = std::max(sizes.longest, cached_positions(prompt, max_new));
   });
+  sizes.sequences = part(sizes.sequences);
+  sizes.new_tokens = part(sizes.new_tokens);
+  slots = std::min(slots, std::max<int64_t>(1, sizes.sequences));
   sizes.longest = std::max<int64_t>(1, sizes.longest);
   sizes.page_size = std::min(job_.options.generation.page_size, sizes.longest);
   std::map<int64_t, int64_t, std::greater<>> sequences_of;  // key: number of pages
@@ -99,7 +109,7 @@ class ChatTraffic : public Traffic {
   // Each turn begins with the previous ones.
   explicit ChatTraffic(const JobFrame& job) : Traffic({.may_be_shortened = true, .keeps_prefixes = true}), job_(job) {}
   PromptSizes measure(int64_t slots) const override;
-  std::unique_ptr<RequestSource> open(int64_t positions) override;
+  std::unique_ptr<SharedRequests> open(const Capacity& capacity) override;
 
  private:
   const JobFrame& job_;
@@ -119,12 +129,13 @@ PromptSizes ChatTraffic::measure(int64_t) const {
   return sizes;
 }
 
-std::unique_ptr<RequestSource> ChatTraffic::open(int64_t positions) {
+std::unique_ptr<SharedRequests> ChatTraffic::open(const Capacity& capacity) {
   Request each = request_defaults(job_).of_text;
   if (!job_.options.generation.sampling.max_new && !job_.text.generation_config().max_new)
     each.max_new = job_.config().max_positions;
-  return std::make_unique<Conversation>(*job_.text.model(), std::move(each), positions, job_.text.now(),
-                                        Conversation::Terminal{.in = stdin, .out = stdout, .interrupts = interrupts});
+  return std::make_unique<UnsharedRequests>(
+      std::make_unique<Conversation>(*job_.text.model(), std::move(each), capacity.positions, job_.text.now(),
+                                     Conversation::Terminal{.in = stdin, .out = stdout, .interrupts = interrupts}));
 }
 
 }  // namespace

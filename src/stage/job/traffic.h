@@ -51,10 +51,10 @@ class Traffic {
   explicit Traffic(Kind asked) : kind(asked) {}
   virtual ~Traffic() = default;
 
-  // Called on first stages, in this order. `slots`: sequences at a time; `positions`: the most of a sequence.
+  // Called on rank 0, in this order. `slots`: sequences at a time; `capacity`: of each replica.
   virtual PromptSizes measure(int64_t slots) const = 0;
   virtual void before_loading() {}
-  virtual std::unique_ptr<RequestSource> open(int64_t positions) = 0;
+  virtual std::unique_ptr<SharedRequests> open(const Capacity& capacity) = 0;
   // Called on all stages: the condition that stops a run early, and the work after the last run.
   virtual std::function<bool()> stop_when() const { return stop_requested; }
   virtual void close() {}

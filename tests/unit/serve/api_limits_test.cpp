@@ -13,7 +13,7 @@ using test::HttpReply;
 TEST_F(ApiTest, LargeBodiesDoNotDelayOthers) {
   listen({.max_body_bytes = 8 << 20});
   serve();
-  drawer_.emplace(live_);
+  drawer_.emplace(live_.replica(0));
   std::string ids = "1";
   while (ids.size() < (6 << 20)) ids += ",1";
   HttpClient large(listener_->address().port);
@@ -27,7 +27,7 @@ TEST_F(ApiTest, LargeBodiesDoNotDelayOthers) {
 TEST_F(ApiTest, LargeAnswers) {
   listen();
   serve();
-  drawer_.emplace(live_);
+  drawer_.emplace(live_.replica(0));
   const auto echoed = [this](size_t tokens) {
     return ask(
         "POST", "/v1/completions",
@@ -56,7 +56,7 @@ TEST_F(ApiTest, AnAnswerWithTooManyLogProbabilitiesEndsAtOnce) {
   max_scored_ = 50;
   listen();
   serve();
-  drawer_.emplace(live_);
+  drawer_.emplace(live_.replica(0));
   const HttpReply reply = ask("POST", "/v1/completions", R"({"prompt": [1], "max_tokens": 20, "logprobs": 0, "n": 4})");
   EXPECT_EQ(reply.status, 400) << reply.body;
   EXPECT_NE(reply.body.find("more than 50 log-probabilities"), std::string::npos) << reply.body;
@@ -67,7 +67,7 @@ TEST_F(ApiTest, AnAnswerWithTooManyLogProbabilitiesEndsAtOnce) {
 TEST_F(ApiTest, AnAnswerThatIsTooLarge) {
   listen();
   serve();
-  drawer_.emplace(live_);
+  drawer_.emplace(live_.replica(0));
   const std::vector<int32_t> prompt(99'000, longest_token());
   ASSERT_GT(90 * prompt.size() * text_.tokenizer().bytes(longest_token()).size(), http::Limits{}.max_answer_bytes);
   const HttpReply reply =
@@ -106,7 +106,7 @@ TEST_F(ApiTest, TokenizingBeyondTheLargestAnswerIsRefused) {
 TEST_F(ApiTest, AnAnswerThatCannotBeWritten) {
   listen();
   serve();
-  drawer_.emplace(live_);
+  drawer_.emplace(live_.replica(0));
   const HttpReply reply =
       ask("POST", "/v1/completions", R"({"prompt": [1, 2, 3], "max_tokens": 1, "echo": true, "logprobs": 0})");
   EXPECT_EQ(reply.status, 500) << reply.body;

@@ -36,7 +36,7 @@ TEST_F(ApiTest, SaysThatItLoads) {
 TEST_F(ApiTest, ClientsThatStayAndClientsThatGo) {
   listen();
   serve();
-  drawer_.emplace(live_);
+  drawer_.emplace(live_.replica(0));
   std::vector<std::thread> clients;
   std::atomic<int> whole = 0;
   for (int i = 0; i < 8; ++i)
@@ -72,7 +72,7 @@ TEST_F(ApiTest, WithoutATokenizerThereAreTokenIdsAlone) {
   has_text_ = false;
   listen();
   serve();
-  drawer_.emplace(live_);
+  drawer_.emplace(live_.replica(0));
   const auto choice = [&](const std::string& body) {
     const HttpReply reply = ask("POST", "/v1/completions", body);
     EXPECT_EQ(reply.status, 200) << reply.body;
@@ -101,7 +101,7 @@ TEST_F(ApiTest, WithoutATokenizerThereAreTokenIdsAlone) {
 TEST_F(ApiTest, WhatRunsAtTheEndGetsAnError) {
   listen();
   serve();
-  drawer_.emplace(live_);
+  drawer_.emplace(live_.replica(0));
   HttpClient stream(listener_->address().port), whole(listener_->address().port);
   stream.send(http_request("POST", "/v1/completions", completion(100'000, true)));
   whole.send(http_request("POST", "/v1/completions", completion(100'000)));
@@ -126,7 +126,7 @@ TEST_F(ApiTest, AClientThatFallsBehindGetsTheWholeStream) {
   constexpr int kChoices = 20, kTokens = 1000;
   listen();
   serve();
-  drawer_.emplace(live_);
+  drawer_.emplace(live_.replica(0));
   HttpClient client(listener_->address().port, 4096);
   client.send(http_request("POST", "/v1/completions",
                            json_text(Json{{"prompt", "Hello"},
@@ -134,7 +134,7 @@ TEST_F(ApiTest, AClientThatFallsBehindGetsTheWholeStream) {
                                           {"n", kChoices},
                                           {"stream", true},
                                           {"stream_options", {{"include_usage", true}}}})));
-  const auto drawn = [this] { return metrics_.generated_tokens == int64_t{kChoices} * kTokens; };
+  const auto drawn = [this] { return replica_metrics_.generated_tokens == int64_t{kChoices} * kTokens; };
   for (int i = 0; i < 4000 && !drawn() && metrics_.requests_aborted == 0; ++i)
     std::this_thread::sleep_for(milliseconds(5));
   ASSERT_TRUE(drawn()) << metrics_.requests_aborted << " aborted";
@@ -198,8 +198,9 @@ TEST_F(ApiTest, ErrorsDoNotTellWhereTheModelLies) {
 TEST_F(ApiTest, Figures) {
   listen();
   serve();
-  metrics_.stage_seconds.set(1, 2.5, 4);
-  metrics_.stage_seconds.set(1, 2.6, 4);  // a step that was running ended: less was idle, but counters do not fall
+  replica_metrics_.stage_seconds.set(1, 2.5, 4);
+  replica_metrics_.stage_seconds.set(1, 2.6,
+                                     4);  // a step that was running ended: less was idle, but counters do not fall
   const std::string text = ask("GET", "/metrics").body;
   for (const char* line :
        {"lfm2_connections 1\n", "lfm2_log_dropped_lines_total 0\n",

@@ -31,7 +31,7 @@ class ApiToolsTest : public ApiTest {
     const Tokenizer& tokenizer = text_.tokenizer();
     std::vector<int32_t> ids;
     for (const std::string& text : texts) tokenizer.encode(text, false, ids);
-    drawer_.emplace(live_, ids);
+    drawer_.emplace(live_.replica(0), ids);
     const HttpReply reply = ask("POST", "/v1/chat/completions",
                                 json_text(Json{{"messages", Json::parse(R"([{"role": "user", "content": "Hello"}])")},
                                                {"tools", Json::parse(R"([{"type": "function"}])")},
@@ -59,7 +59,7 @@ TEST_F(ApiToolsTest, CallsInAStream) {
   for (const char* text :
        {"<think>so</think>", "Well. ", "<|tool_call_start|>", "[f(a=1), g()]", "<|tool_call_end|>", "Done."})
     tokenizer.encode(text, false, ids);
-  drawer_.emplace(live_, ids);
+  drawer_.emplace(live_.replica(0), ids);
   const std::string body =
       ask("POST", "/v1/chat/completions",
           R"({"messages": [{"role": "user", "content": "Hello"}], "tools": [{"type": "function"}], "stream": true,
@@ -109,7 +109,7 @@ TEST_F(ApiToolsTest, ANamedFunctionIsCalledOnce) {
 TEST_F(ApiToolsTest, TokenIdsWhereTheyAreAskedFor) {
   listen();
   serve();
-  drawer_.emplace(live_);
+  drawer_.emplace(live_.replica(0));
   const Json ids(std::vector<int32_t>(3, Drawer::kToken));
   Json body{{"prompt", "a"}, {"messages", {{{"role", "user"}, {"content", "a"}}}}, {"max_tokens", 3}};
   for (const char* path : {"/v1/completions", "/v1/chat/completions"}) {
