@@ -38,31 +38,4 @@ uint64_t seed_of_choice(uint64_t seed, int32_t choice) {
   return choice == 0 ? seed : split_mix(seed, static_cast<uint64_t>(choice));
 }
 
-std::vector<int32_t> RuleTable::to_words(int64_t first, int64_t count) const {
-  const auto part = [&](const auto& list) {
-    if (list.empty()) return list;
-    const auto begin = list.begin() + (first - first_);
-    return std::remove_cvref_t<decltype(list)>(begin, begin + count);
-  };
-  std::vector<int32_t> words;
-  WordWriter writer(words);
-  writer.add(first);
-  writer.add(count);
-  writer.add(distinct_);
-  writer.add(part(of_sample_));
-  writer.add(part(seeds_));
-  return words;
-}
-
-RuleTable RuleTable::from_words(std::span<const int32_t> words) {
-  RuleTable table;
-  WordReader reader(words);
-  reader.read(table.first_);
-  reader.read(table.samples_);
-  reader.read(table.distinct_);
-  reader.read(table.of_sample_);
-  reader.read(table.seeds_);
-  return table;
-}
-
 }  // namespace lfm2

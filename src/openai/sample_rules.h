@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,12 +63,6 @@ struct SampleRules {
   auto operator<=>(const SampleRules&) const = default;
 };
 
-// See base/words.h.
-void for_each_field(MaybeConst<SampleRules> auto& rules, const auto& each) {
-  each(rules.form, rules.ignore_eos, rules.echo, rules.choices, rules.sampling, rules.log_probs, rules.stop_token_ids,
-       rules.logit_bias, rules.message, rules.constraint, rules.draft);
-}
-
 // What the requests of a job have in common, by the form of their lines.
 struct RequestDefaults {
   Request of_ids;                         // kIds and kText: the options
@@ -106,24 +99,19 @@ class RuleTable {
   bool empty() const { return samples_ == 0; }  // no sample has rules
   SampleRules operator[](int64_t sample) const {
     if (empty()) return {};
-    const auto at = static_cast<size_t>(sample - first_);
+    const auto at = static_cast<size_t>(sample);
     SampleRules rules = distinct_[of_sample_.empty() ? 0 : of_sample_[at]];
     if (!seeds_.empty()) rules.sampling.seed = seeds_[at];
     return rules;
   }
   // The number of choices of a sample.
   int32_t choices(int64_t sample) const {
-    return empty() ? 1 : distinct_[of_sample_.empty() ? 0 : of_sample_[static_cast<size_t>(sample - first_)]].choices;
+    return empty() ? 1 : distinct_[of_sample_.empty() ? 0 : of_sample_[static_cast<size_t>(sample)]].choices;
   }
-  // to_words() encodes the rules of the samples first ... first + count - 1. from_words() returns a table of only these
-  // samples, under the same numbers.
-  std::vector<int32_t> to_words(int64_t first, int64_t count) const;
-  static RuleTable from_words(std::span<const int32_t> words);
   const std::vector<SampleRules>& distinct() const { return distinct_; }  // without seeds
 
  private:
   size_t samples_ = 0;
-  int64_t first_ = 0;  // number of the first sample
   std::vector<SampleRules> distinct_;
   std::map<SampleRules, uint32_t> index_;
   std::vector<uint32_t> of_sample_;             // index of distinct_; empty while all are 0

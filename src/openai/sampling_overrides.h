@@ -10,7 +10,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "base/words.h"
 #include "kernels/sampling.h"
 
 namespace lfm2 {
@@ -63,14 +62,6 @@ void for_each_sampling_field(const auto& each) {
 inline std::string option_of(std::string key) {
   std::replace(key.begin(), key.end(), '_', '-');
   return "--" + key;
-}
-
-// See base/words.h.
-void for_each_field(MaybeConst<SamplingOverrides> auto& overrides, const auto& each) {
-  for_each_sampling_field([&](const auto& field) { each(overrides.*field.said); });
-  each(overrides.max_new);
-  each(overrides.eos_tokens);
-  each(overrides.stop);
 }
 
 }  // namespace lfm2

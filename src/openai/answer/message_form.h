@@ -4,8 +4,6 @@
 #include <compare>
 #include <cstdint>
 
-#include "base/words.h"
-
 namespace lfm2 {
 
 // What becomes of the thought with which a text may begin, between <think> and </think>.
@@ -32,10 +30,5 @@ struct MessageForm {
     return {static_cast<Thoughts>(word & 3), (word & 4) != 0, (word & 8) != 0, (word & 16) != 0};
   }
 };
-
-// See base/words.h.
-void for_each_field(MaybeConst<MessageForm> auto& form, const auto& each) {
-  each(form.thoughts, form.in_thought, form.calls, form.one_call);
-}
 
 }  // namespace lfm2
