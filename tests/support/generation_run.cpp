@@ -42,6 +42,12 @@ class ToldRequests : public SampleRequests {
   int64_t most_slots = 0, most_pages = 0, cached = 0;
 };
 
+void plan_for(const Request& request, GenerationPlan& plan) {
+  plan.counts |= request.rule.counts();
+  plan.constrained |= !request.constraint.empty();
+  plan.edits = std::max(plan.edits, static_cast<int64_t>(edits_of(request).size()));
+}
+
 }  // namespace
 
 std::map<int64_t, Completion> generate(const std::string& golden_case, const Samples& samples,
@@ -53,12 +59,8 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
       .max_new = settings.max_new, .rule = settings.rule, .eos_tokens = settings.eos_tokens, .stop = settings.stop};
   const RequestDefaults defaults{.of_ids = each, .of_text = each};
   GenerationPlan plan{.top_k = settings.top_k, .limits = {}, .times_interval = settings.times_interval};
-  const auto note = [&](const Request& request) {
-    plan.counts |= request.rule.counts();
-    plan.edits = std::max(plan.edits, static_cast<int64_t>(edits_of(request).size()));
-  };
-  note(each);
-  for (const SampleRules& rules : samples.rules.distinct()) note(request_by_rules(defaults, rules, 0));
+  plan_for(each, plan);
+  for (const SampleRules& rules : samples.rules.distinct()) plan_for(request_by_rules(defaults, rules, 0), plan);
   for (int64_t i = 0; i < samples.count(); ++i)
     plan.longest =
         std::max(plan.longest, cached_positions(samples.offsets[i + 1] - samples.offsets[i], settings.max_new));
@@ -102,7 +104,8 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
                             plan, settings.compute);
         ToldRequests requests(samples, {0, samples.count()}, defaults, config.max_positions);
         generator.run(
-            rank == 0 ? &requests : nullptr, {&collected}, [](int64_t) {}, {}, settings.token_text);
+            rank == 0 ? &requests : nullptr, {&collected}, [](int64_t) {}, {}, settings.token_text,
+            settings.constraints);
         EXPECT_EQ(generator.used_slots(), 0);
         EXPECT_EQ(generator.free_pages(), plan.limits.caches.pages);
         if (rank == 0 && plan.times_interval > 0) {

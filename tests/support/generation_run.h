@@ -28,7 +28,8 @@ struct GenerationSettings {
   DrafterFactory drafters{};      // empty: no drafts
   int64_t max_drafts = 0;         // of a sequence in a step
   bool fixed_drafts = true, streams_drafts = false;
-  SchedulerCounts* counts = nullptr;  // filled, if given
+  SchedulerCounts* counts = nullptr;                // filled, if given
+  grammar::ConstraintCache* constraints = nullptr;  // compiles those of the samples' rules
 };
 
 // The completions of `samples` by sample, with prompts' rules over those of `settings`; expects that every sample comes

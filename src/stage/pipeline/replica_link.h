@@ -34,8 +34,7 @@ class Silence {
 // The links between rank 0 and the first stages of the other replicas, for several runs.
 struct ReplicaLinks {
   // Collective over `world`, whose ranks form pipelines of `stages` ranks. A side that hears nothing for `timeouts`
-  // times
-  // --timeout ends the job. These are more than one, because the watchdogs of the silent rank's host know more.
+  // times --timeout ends the job. `timeouts` is above one, because the watchdogs of the silent rank's host know more.
   ReplicaLinks(const MpiGroup& world, int stages, double timeout_seconds, double timeouts);
   Silence silence_of(int replica) const;
 

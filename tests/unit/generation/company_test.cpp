@@ -3,12 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
+#include "grammar/constraint_cache.h"
 #include "stage/io/input_file.h"
 #include "stage/shards/shard_reader.h"
 #include "support/generation_run.h"
 #include "support/shards.h"
+#include "support/weights_support.h"
+#include "text/tokenizer.h"
 
 namespace lfm2::test {
 namespace {
@@ -144,6 +148,33 @@ TEST(CompanyTest, ASequenceThatGaveItsPagesBackHasTheSameBits) {
         expect_same(found, roomy);
       }
   }
+}
+
+// The grammar's state continues with the text, whose keys and values are computed again.
+TEST(CompanyTest, AConstrainedSequenceThatGaveItsPagesBackHasTheSameBits) {
+  const Tokenizer tokenizer =
+      Tokenizer::parse(read_bytes(std::filesystem::path(LFM2_GOLDEN_DIR) / "kjv-moe/tokenizer.json"), "tokenizer.json");
+  const int64_t vocab = ShardSet::open(golden_shards("kjv-moe", 4)).config().vocab;
+  grammar::ConstraintCache constraints(tokenizer, vocab);
+  GenerationSettings settings{.slots = 9, .page_size = 4, .max_new = 20, .rule = {.temperature = 1.5f, .seed = 5}};
+  settings.constraints = &constraints;
+  Samples prompts = ragged_prompts(vocab);
+  for (int64_t sample = 0; sample < prompts.count(); ++sample)
+    prompts.rules.push_back({.constraint = R"({"regex": "[a-f]{10}[0-9 ]{12,40}[.]"})"});
+  const auto roomy = generate("kjv-moe", prompts, settings);
+  for (const auto& [sample, completion] : roomy)
+    EXPECT_EQ(tokenizer.decode(completion.token_ids, true).find_first_not_of("abcdef0123456789 ."), std::string::npos)
+        << sample;
+  for (const int64_t stages : {1, 3})
+    for (const int64_t pages : {15, 18, 25}) {  // the longest sequence alone takes 15
+      SCOPED_TRACE(testing::Message() << stages << " stages, " << pages << " pages");
+      settings.stages = stages;
+      settings.pages = pages;
+      int64_t preemptions = 0;
+      const auto found = generate("kjv-moe", prompts, settings, &preemptions);
+      EXPECT_GT(preemptions, 0);
+      expect_same(found, roomy);
+    }
 }
 
 }  // namespace
