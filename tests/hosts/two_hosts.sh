@@ -83,10 +83,12 @@ if [ "$code" -ne 66 ] || ! grep -q 'host-a.*nowhere' "$folder/error"; then
   exit 1
 fi
 # Of two replicas, each alone on its host, the other host names the stopped one, whose stamps it cannot see.
+# The process of a rank, which is alone on its host: other jobs of this machine have ranks of the same number.
 rank_process() {
-  local file
-  for file in /proc/[0-9]*/environ; do
-    if grep -qz "^OMPI_COMM_WORLD_RANK=$1\$" "$file" 2>/dev/null; then echo "$file" | cut -d/ -f3; fi
+  local process
+  for process in /proc/[0-9]*; do
+    [ "$(readlink "$process/ns/net" || true)" = "$(readlink "/proc/${agents[$1]}/ns/net")" ] || continue
+    if grep -qz "^OMPI_COMM_WORLD_RANK=$1\$" "$process/environ" 2>/dev/null; then basename "$process"; fi
   done
 }
 for rank in 0 1; do
