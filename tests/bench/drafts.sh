@@ -3,6 +3,7 @@
 # probability, and that its bytes are those without. Needs a build with tests (LFM2_TESTS); LFM2_STAGE names the program.
 # One line for each number of sequences and kind of drafts: tokens/s, ratio to no drafts, accepted of drafted tokens.
 set -eu
+[ $# -gt 0 ] || { echo "Usage: drafts.sh SHARDS [ranks] [job options ...]" >&2; exit 64; }
 shards=$1 ranks=${2:-1}
 shift $(($# < 2 ? $# : 2))
 program=${LFM2_STAGE:-lfm2_stage}

@@ -1,5 +1,5 @@
-// Grammars that are compiled, and a text of each: the input is the text of a grammar and, behind a NUL, the choices
-// that are made among the tokens of each mask.
+// Compiles a grammar and walks along one text of it. The input is the text of the grammar, a NUL, and the choices among
+// the tokens of each mask.
 #include "fuzz/grammar_targets.h"
 
 #include <array>

@@ -20,7 +20,7 @@ struct ProjectedConvTest : ::testing::Test {
     bool biases = false;
     uint32_t seed = 1;
     bool norm = false;  // norm_project_short_conv, otherwise project_short_conv
-    int64_t block = 1;  // sequences come with so many tokens at a time, as blocks
+    int64_t block = 1;  // tokens of each sequence in a batch; above 1 they are a draft block
   };
 
   // Sequences with `count` blocks, the last of which may be shorter, in rows together: first up to different positions,

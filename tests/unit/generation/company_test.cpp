@@ -125,6 +125,20 @@ TEST(CompanyTest, PrefixesChangeNothing) {
   }
 }
 
+void expect_same_with_few_pages(const std::string& golden_case, const Samples& prompts, GenerationSettings settings) {
+  const auto roomy = generate(golden_case, prompts, settings);
+  for (const int64_t stages : {1, 3})
+    for (const int64_t pages : {15, 18, 25}) {  // the longest sequence alone takes 15
+      SCOPED_TRACE(testing::Message() << stages << " stages, " << pages << " pages");
+      settings.stages = stages;
+      settings.pages = pages;
+      int64_t preemptions = 0;
+      const auto found = generate(golden_case, prompts, settings, &preemptions);
+      EXPECT_GT(preemptions, 0);
+      expect_same(found, roomy);
+    }
+}
+
 // With fewer pages than the sequences come to need, some give theirs back and are computed again.
 TEST(CompanyTest, ASequenceThatGaveItsPagesBackHasTheSameBits) {
   const Samples prompts = ragged_prompts(ShardSet::open(golden_shards("tiny-moe", 4)).config().vocab);
@@ -136,17 +150,7 @@ TEST(CompanyTest, ASequenceThatGaveItsPagesBackHasTheSameBits) {
                                 .eos_tokens = {3, 9},
                                 .top_k = 2,
                                 .compute = compute};
-    const auto roomy = generate("tiny-moe", prompts, settings);
-    for (const int64_t stages : {1, 3})
-      for (const int64_t pages : {15, 18, 25}) {  // the longest sequence alone takes 15
-        SCOPED_TRACE(testing::Message() << stages << " stages, " << pages << " pages");
-        settings.stages = stages;
-        settings.pages = pages;
-        int64_t preemptions = 0;
-        const auto found = generate("tiny-moe", prompts, settings, &preemptions);
-        EXPECT_GT(preemptions, 0);
-        expect_same(found, roomy);
-      }
+    expect_same_with_few_pages("tiny-moe", prompts, settings);
   }
 }
 
@@ -161,20 +165,10 @@ TEST(CompanyTest, AConstrainedSequenceThatGaveItsPagesBackHasTheSameBits) {
   Samples prompts = ragged_prompts(vocab);
   for (int64_t sample = 0; sample < prompts.count(); ++sample)
     prompts.rules.push_back({.constraint = R"({"regex": "[a-f]{10}[0-9 ]{12,40}[.]"})"});
-  const auto roomy = generate("kjv-moe", prompts, settings);
-  for (const auto& [sample, completion] : roomy)
+  for (const auto& [sample, completion] : generate("kjv-moe", prompts, settings))
     EXPECT_EQ(tokenizer.decode(completion.token_ids, true).find_first_not_of("abcdef0123456789 ."), std::string::npos)
         << sample;
-  for (const int64_t stages : {1, 3})
-    for (const int64_t pages : {15, 18, 25}) {  // the longest sequence alone takes 15
-      SCOPED_TRACE(testing::Message() << stages << " stages, " << pages << " pages");
-      settings.stages = stages;
-      settings.pages = pages;
-      int64_t preemptions = 0;
-      const auto found = generate("kjv-moe", prompts, settings, &preemptions);
-      EXPECT_GT(preemptions, 0);
-      expect_same(found, roomy);
-    }
+  expect_same_with_few_pages("kjv-moe", prompts, settings);
 }
 
 }  // namespace

@@ -11,24 +11,14 @@
 
 #include "stage/generation/scheduler.h"
 #include "support/live_requests.h"
+#include "support/text_numbers.h"
 
 namespace lfm2::test {
 namespace {
 
-using Tokens = std::vector<int32_t>;
-
-// A number for a text, from that of the text without its last token. No text has 0, which is what was never written.
-uint64_t longer_text(uint64_t text, int32_t token) {
-  return (text ^ static_cast<uint64_t>(token + 1)) * 0x9e3779b97f4a7c15u + 0x7f4a7c15u;
-}
-uint64_t text_of(std::span<const int32_t> tokens) {
-  uint64_t text = 1;
-  for (const int32_t token : tokens) text = longer_text(text, token);
-  return text;
-}
 // The model: texts that begin alike may go on alike.
-int32_t next_cached_token(std::span<const int32_t> tokens) { return static_cast<int32_t>(text_of(tokens) >> 33) % 5; }
-bool ends(std::span<const int32_t> tokens) { return (text_of(tokens) >> 40) % 23 == 0; }
+int32_t next_cached_token(std::span<const int32_t> tokens) { return static_cast<int32_t>(number_of(tokens) >> 33) % 5; }
+bool ends(std::span<const int32_t> tokens) { return (number_of(tokens) >> 40) % 23 == 0; }
 
 Tokens continued(const Request& request) {
   Tokens text = request.prompt;
@@ -57,22 +47,22 @@ class TextCaches {
         Tokens& text = texts_[entries[s].slot];
         ASSERT_EQ(std::ssize(text), begin);
         if (!write && begin > 0) {
-          ASSERT_EQ(states_[static_cast<size_t>(step.states[2 * s])], text_of(text));
+          ASSERT_EQ(states_[static_cast<size_t>(step.states[2 * s])], number_of(text));
         }
         for (int64_t position = 0; !write && position < begin; ++position)
           ASSERT_EQ(positions_[place(pages, position)],
-                    text_of(std::span(text).first(static_cast<size_t>(position) + 1)));
+                    number_of(std::span(text).first(static_cast<size_t>(position) + 1)));
         if (!write) continue;
         for (size_t t = first; t < end; ++t) {
           const int64_t position = step.positions[t];
           text.push_back(ids[t]);
           const int32_t page = pages[static_cast<size_t>(position / shape_.page_size)];
           ASSERT_EQ(pool.holders(page), 1) << "a page that others have, too, is written";
-          positions_[place(pages, position)] = text_of(text);
+          positions_[place(pages, position)] = number_of(text);
           if ((position + 1) % shape_.page_size == 0)
-            states_[static_cast<size_t>(shape_.first_page_row() + page)] = text_of(text);
+            states_[static_cast<size_t>(shape_.first_page_row() + page)] = number_of(text);
         }
-        states_[static_cast<size_t>(step.states[2 * s + 1])] = text_of(text);
+        states_[static_cast<size_t>(step.states[2 * s + 1])] = number_of(text);
       }
   }
   // The text of a sequence slot is what the admission says that the caches have.
