@@ -69,11 +69,11 @@ std::string ModelInfo::tokenize(std::string_view body) const {
   const std::string where = "request";
   FieldReader fields(json, lines, where);
   const bool chat = fields.find("messages") != nullptr;
-  refuse_unsupported(json, {"add_generation_prompt", chat ? "" : "add_special_tokens"}, where);
-  const OrderedJson* goes_on = fields.find("add_generation_prompt");
+  chat ? refuse_unsupported(json, {"add_generation_prompt", "continue_final_message"}, where)
+       : refuse_unsupported(json, {"add_special_tokens"}, where);
   std::vector<int32_t> ids;
   if (chat)
-    ids = prompt_of_messages(fields, goes_on == nullptr || *goes_on != false).ids;
+    ids = prompt_of_messages(fields).ids;
   else if (const std::string* text = fields.text(fields.find("content") != nullptr ? "content" : "prompt"))
     ids = encode(*text, adds_special_tokens(fields), lines, where);
   else

@@ -105,8 +105,12 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
                                    std::optional<uint64_t> fresh_seed) {
   const LargeJson parsed = parse_body(body);
   const OrderedJson& json = *parsed;
-  chat ? refuse_unsupported(json, {"stream", "return_token_ids", "tool_choice"}, kBody)
-       : refuse_unsupported(json, {"stream", "return_token_ids", "echo", "add_special_tokens"}, kBody);
+  constexpr const char* kTruncate = "truncate_prompt_tokens";
+  chat ? refuse_unsupported(json,
+                            {"stream", "return_token_ids", "tool_choice", "add_generation_prompt",
+                             "continue_final_message", kTruncate},
+                            kBody)
+       : refuse_unsupported(json, {"stream", "return_token_ids", "echo", "add_special_tokens", kTruncate}, kBody);
   FieldReader fields(json, context, kBody);
   SampleRules rules;
   rules.form = chat ? LineForm::kChatCompletion : LineForm::kCompletion;
@@ -132,6 +136,8 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
   const bool fresh = !rules.sampling.seed && fresh_seed;
   if (fresh) rules.sampling.seed = fresh_seed;
   if (!chat && !rules.sampling.max_new) rules.sampling.max_new = 16;  // as OpenAI's completions do
+  const int64_t kept = read_truncation(fields, rules, std::min(context.max_positions, limits.max_prompt_tokens));
+  for (std::vector<int32_t>& prompt : prompts) truncate_prompt(prompt, kept);
   Request each = request_by_rules(defaults, rules, 0);
   if (fresh && each.rule.temperature > 0) whole.fresh_seed = fresh_seed;
   each.echo = false;  // the prompt that the answer repeats is known here

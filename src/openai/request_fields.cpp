@@ -227,7 +227,42 @@ void check_length(const std::vector<int32_t>& ids, const LineContext& context, c
                             max_length_text(max_positions, context.scores)));
 }
 
-ChatPrompt prompt_of_messages(FieldReader& fields, bool goes_on) {
+int64_t read_truncation(FieldReader& fields, const SampleRules& rules, int64_t max_positions) {
+  const char* const key = "truncate_prompt_tokens";
+  const int64_t kept = fields.integer(key, -1, max_positions).value_or(INT64_MAX);
+  if (kept == 0) refuse_field(fields.where(), key, 0, "a number of tokens, or -1 for the model's context");
+  return kept > 0 ? kept : max_positions - std::min(rules.sampling.max_new.value_or(1), max_positions - 1);
+}
+
+void truncate_prompt(std::vector<int32_t>& ids, int64_t kept) {
+  if (std::ssize(ids) > kept) ids.erase(ids.begin(), ids.end() - kept);
+}
+
+namespace {
+
+bool flag_or(FieldReader& fields, const std::string& key, bool otherwise) {
+  return fields.find(key) != nullptr ? fields.flag(key) : otherwise;
+}
+
+ChatEnd read_chat_end(FieldReader& fields) {
+  const char* const key = "add_generation_prompt";
+  if (!fields.flag("continue_final_message")) return flag_or(fields, key, true) ? ChatEnd::kPrompt : ChatEnd::kMessage;
+  if (fields.flag(key)) refuse_field(fields.where(), key, true, R"(false with "continue_final_message": true)");
+  return ChatEnd::kContinued;
+}
+
+// Whether an answer that continues the message begins inside a thought.
+bool continues_thought(const OrderedJson& message) {
+  const auto content = message.find("content");
+  if (content == message.end() || !content->is_string()) return false;
+  ThoughtReader reader(false);
+  reader.feed(content->get_ref<const std::string&>());
+  return reader.thinks();
+}
+
+}  // namespace
+
+ChatPrompt prompt_of_messages(FieldReader& fields) {
   const OrderedJson none, no_variables = OrderedJson::object();
   const OrderedJson *messages = fields.find("messages"), *tools = fields.find("tools"),
                     *variables = fields.find("chat_template_kwargs");
@@ -238,22 +273,22 @@ ChatPrompt prompt_of_messages(FieldReader& fields, bool goes_on) {
     refuse_field(fields.where(), "chat_template_kwargs", *variables, "an object");
   const LineContext& context = fields.context();
   const TextModel& model = text_model(context, fields.where());
+  const ChatEnd end = read_chat_end(fields);
   std::string text;
   try {
     text = model.chat_text(*messages, tools != nullptr && !tools->empty() ? *tools : none,
-                           variables != nullptr ? *variables : no_variables, context.now, goes_on, context.stop);
+                           variables != nullptr ? *variables : no_variables, context.now, end, context.stop);
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("{}: {}", fields.where(), error.what()));
   }
   // Templates write the special tokens themselves.
-  return {encode(text, false, context, fields.where()), goes_on && ends_in_thought(text)};
+  const bool in_thought =
+      end != ChatEnd::kMessage &&
+      (ends_in_thought(text) || (end == ChatEnd::kContinued && continues_thought(messages->back())));
+  return {encode(text, false, context, fields.where()), in_thought};
 }
 
 namespace {
-
-bool flag_or(FieldReader& fields, const std::string& key, bool otherwise) {
-  return fields.find(key) != nullptr ? fields.flag(key) : otherwise;
-}
 
 Thoughts read_thoughts(FieldReader& fields) {
   bool apart = flag_or(fields, "separate_reasoning", true);

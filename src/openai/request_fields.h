@@ -90,9 +90,14 @@ struct ChatPrompt {
   std::vector<int32_t> ids;
   bool in_thought;  // it ends inside a thought (ends_in_thought)
 };
-// Renders "messages", "tools" and "chat_template_kwargs" by the chat template. With `goes_on` the generation prompt
-// follows.
-ChatPrompt prompt_of_messages(FieldReader& fields, bool goes_on = true);
+// Renders "messages", "tools" and "chat_template_kwargs" by the chat template. As in vLLM the generation prompt follows
+// unless "add_generation_prompt" is false, and with "continue_final_message" the text ends in the last message.
+ChatPrompt prompt_of_messages(FieldReader& fields);
+// "truncate_prompt_tokens": the number of last tokens that a prompt keeps. With -1, as in vLLM, it
+// keeps those that fit `max_positions` together with the tokens that `rules` ask for, or with one. INT64_MAX without
+// the field.
+int64_t read_truncation(FieldReader& fields, const SampleRules& rules, int64_t max_positions);
+void truncate_prompt(std::vector<int32_t>& ids, int64_t kept);
 // What the message of an answer to a chat has: "tools", "tool_choice" and "parallel_tool_calls"; "separate_reasoning"
 // of SGLang, "reasoning_format" of llama.cpp and "include_reasoning" of vLLM. `in_thought`: of the prompt.
 MessageForm read_message_form(FieldReader& fields, bool in_thought);

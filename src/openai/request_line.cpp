@@ -78,6 +78,7 @@ void read_body(const OrderedJson& body, bool chat, const LineContext& context, c
     line.ids = ids_of_prompt(fields);
   }
   read_rules(fields, line.rules, line.rules.message.in_thought);
+  truncate_prompt(line.ids, read_truncation(fields, line.rules, context.max_positions));
   fields.expect_all_known(FieldReader::Others::kListed);
   check_length(line.ids, context, where, chat ? "messages" : "prompt");
 }
@@ -233,6 +234,7 @@ RequestLine parse_request_line(std::string_view text, const LineContext& context
   }
   if (context.continues) {
     read_rules(fields, line.rules, in_thought);
+    truncate_prompt(line.ids, read_truncation(fields, line.rules, context.max_positions));
   } else if (line.rules.form != LineForm::kIds && line.rules.form != LineForm::kText) {
     expect_continued();
   }

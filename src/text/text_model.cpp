@@ -73,18 +73,20 @@ void TextModel::expect_template() const {
 }
 
 std::string TextModel::chat_text(const OrderedJson& messages, const OrderedJson& tools, const OrderedJson& variables,
-                                 std::time_t now, bool goes_on, const std::atomic<bool>* stop) const {
+                                 std::time_t now, ChatEnd end, const std::atomic<bool>* stop) const {
   const bool for_tools = !tools.is_null() && (with_tools_.tree || !with_tools_.error.empty());
   const Template& used = for_tools ? with_tools_ : standard_;
   if (!used.tree) throw Error(ExitCode::kData, used.error);
   const LargeJson taken = template_messages(messages, used.traits);
-  return used.tree->render({.messages = *taken,
-                            .tools = tools,
-                            .add_generation_prompt = goes_on,
-                            .special_tokens = special_,
-                            .variables = variables,
-                            .now = now},
-                           {.stop = stop});
+  if (end == ChatEnd::kContinued) mark_end(messages, *taken);
+  std::string text = used.tree->render({.messages = *taken,
+                                        .tools = tools,
+                                        .add_generation_prompt = end == ChatEnd::kPrompt,
+                                        .special_tokens = special_,
+                                        .variables = variables,
+                                        .now = now},
+                                       {.stop = stop});
+  return end == ChatEnd::kContinued ? text_before_mark(std::move(text)) : text;
 }
 
 std::string text_of(const Tokenizer& tokenizer, std::span<const TokenId> ids, std::optional<int64_t> bytes) {

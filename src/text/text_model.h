@@ -16,6 +16,13 @@
 
 namespace lfm2 {
 
+// How the text of a conversation ends.
+enum class ChatEnd : uint8_t {
+  kPrompt,    // with the generation prompt
+  kMessage,   // with the last message, as the template ends it
+  kContinued  // in the content of the last message, which is an assistant's and is to be continued
+};
+
 class TextModel {
  public:
   // Reads tokenizer.json, and templates and special tokens beside it if there are any. `path` is the folder, or the
@@ -26,11 +33,11 @@ class TextModel {
   const Tokenizer& tokenizer() const { return tokenizer_; }
   // Error(kData) if there is no template for conversations, or an unsupported one.
   void expect_template() const;
-  // The text of a conversation in OpenAI's form (template_messages); with `goes_on` the generation prompt follows.
-  // Error(kData) if there is no template or it refuses the conversation; Error(kStopped) soon after `stop` becomes
-  // true.
+  // The text of a conversation in OpenAI's form (template_messages). Error(kData) if there is no template, if it
+  // refuses the conversation, or if the last message cannot be continued (mark_end); Error(kStopped) soon after `stop`
+  // becomes true.
   std::string chat_text(const OrderedJson& messages, const OrderedJson& tools, const OrderedJson& variables,
-                        std::time_t now, bool goes_on = true, const std::atomic<bool>* stop = nullptr) const;
+                        std::time_t now, ChatEnd end = ChatEnd::kPrompt, const std::atomic<bool>* stop = nullptr) const;
   // The source of the template, of two that without tools; empty if there is none.
   const std::string& template_source() const { return standard_.source; }
   const SpecialTokens& special_tokens() const { return special_; }

@@ -120,11 +120,11 @@ TEST_F(ServeTest, RoutesAndRefusals) {
                                             {"/v1/chat/completions", chat, R"("echo": true)"},
                                             {"/v1/completions", prompt, R"("no_repeat_ngram_size": 2)"},
                                             {"/v1/embeddings", R"("input": "a")", R"("truncate_prompt_tokens": 2)"},
-                                            {"/tokenize", chat, R"("continue_final_message": true)"}}) {
+                                            {"/tokenize", prompt, R"("continue_final_message": true)"}}) {
     const HttpReply reply = ask("POST", path, fmt::format("{{{}, {}}}", fields, field));
     const std::string name(field + 1, std::strchr(field + 1, '"'));
     EXPECT_EQ(reply.status, 400) << path << field;
-    EXPECT_NE(reply.body.find(name), std::string::npos) << reply.body;
+    EXPECT_EQ(parse_json(reply.body, "error")["error"]["param"], name) << reply.body;
     EXPECT_NE(reply.body.find("which is not supported"), std::string::npos) << reply.body;
   }
   // By these words and this code clients know that the context is full.

@@ -13,8 +13,9 @@ namespace lfm2 {
 // client's field: "messages", "prompt" or "input".
 std::string context_length_text(int64_t most, int64_t tokens, std::string_view field);
 
-// {"message", "type", "param", "code"}. The code is the HTTP status, or "context_length_exceeded" for the sentence
-// above, because clients shorten their history when they see that code.
+// {"message", "type", "param", "code"}. The param is the field that a client's error names first, as in `request: "n"
+// is 0`. The code is the HTTP status, or "context_length_exceeded" for the sentence above, because clients shorten
+// their history when they see that code.
 OrderedJson error_object(std::string_view message, int status);
 
 }  // namespace lfm2

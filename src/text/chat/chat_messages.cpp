@@ -13,6 +13,9 @@ namespace lfm2 {
 
 namespace {
 
+// The end of a content: a code point that stands for no character, so that no text has it, and a blank, which a
+// template that trims contents removes.
+constexpr std::string_view kMark = "\xef\xb7\x90 ", kMarkTrimmed = kMark.substr(0, 3);
 constexpr const char* kThoughtFields[] = {"reasoning_content", "reasoning", "thinking"};
 
 [[noreturn]] void refuse(const std::string& place, const OrderedJson* found, std::string_view expected) {
@@ -180,6 +183,30 @@ LargeJson template_messages(const OrderedJson& messages, const TemplateTraits& t
     put_calls(taken[i], place, traits.calls_as_text);
   }
   return copy;
+}
+
+void mark_end(const OrderedJson& messages, OrderedJson& taken) {
+  const OrderedJson& last = messages.back();
+  const std::string place = fmt::format("messages[{}]", messages.size() - 1);
+  if (last["role"] != "assistant")
+    refuse(place + ".role", &last["role"], R"("assistant" for a message that is continued)");
+  if (const OrderedJson* calls = field_of(last, "tool_calls"); calls != nullptr && !calls->empty())
+    refuse(place + ".tool_calls", calls, "none in a message that is continued");
+  OrderedJson& content = taken.back()["content"];
+  if (content.is_array() && content.empty()) content = "";
+  OrderedJson& text = content.is_array() ? content.back()["text"] : content;
+  text = text.get_ref<const std::string&>() + std::string(kMark);
+}
+
+std::string text_before_mark(std::string text) {
+  const size_t mark = text.rfind(kMarkTrimmed);
+  if (mark == std::string::npos)
+    throw Error(ExitCode::kData,
+                "the chat template leaves out the content of the last message, which is to be continued");
+  const bool trims = text.compare(mark, kMark.size(), kMark) != 0;
+  text.resize(mark);
+  if (trims) text.resize(text.find_last_not_of(" \t\r\n\f\v") + 1);
+  return text;
 }
 
 }  // namespace lfm2

@@ -1,6 +1,7 @@
 // Converts conversations of OpenAI's interface into the form that chat templates expect.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "base/json/large_json.h"
@@ -32,5 +33,12 @@ TemplateTraits template_traits(std::string_view source, bool has_call_tokens);
 // Everything else stays as it is. Error(kData), naming the place, for a message without a role or without content, for
 // a part that is no text, and for arguments that are no object.
 LargeJson template_messages(const OrderedJson& messages, const TemplateTraits& traits);
+
+// For a conversation whose last message is continued: mark_end() puts a mark after the content of the last message of
+// `taken`, which template_messages() made of `messages`, and text_before_mark() returns the rendered text up to there.
+// If the template trims blanks from contents, they are trimmed before the mark, too. Error(kData) unless the message is
+// an assistant's without calls of tools, and if the template leaves its content out.
+void mark_end(const OrderedJson& messages, OrderedJson& taken);
+std::string text_before_mark(std::string text);
 
 }  // namespace lfm2

@@ -88,7 +88,7 @@ TEST_F(OpenAiRequestTest, Refusals) {
          "\"disable_additional_properties\" is 1"},
         {R"({"prompt": "a", "skip_special_tokens": false})", "\"skip_special_tokens\" is false"},
         {R"({"prompt": "a", "include_stop_str_in_output": true})", "\"include_stop_str_in_output\" is true"},
-        {R"({"prompt": "a", "truncate_prompt_tokens": 5})", "\"truncate_prompt_tokens\" is 5"},
+        {R"({"prompt": "a", "truncate_prompt_tokens": 65})", "\"truncate_prompt_tokens\" is 65"},
         {R"({"prompt": "a", "logprobs": 21})", "21 log-probabilities"},
         {R"({"prompt": "a", "n": 129})", "\"n\" is 129"},
         {R"({"prompt": ["a", "b"], "n": 100})", "2 prompts with 100 choices"},
@@ -98,8 +98,7 @@ TEST_F(OpenAiRequestTest, Refusals) {
     EXPECT_NE(refusal(body).find(reason), std::string::npos) << body << ": " << refusal(body);
   EXPECT_NE(refusal(R"({"messages": []})", true).find("\"messages\" is []"), std::string::npos);
   for (const char* field :
-       {R"("add_generation_prompt": false)", R"("continue_final_message": true)", R"("chat_template": "{{ 1 }}")",
-        R"("add_special_tokens": true)", R"("echo": true)", R"("grammar": "x")"})
+       {R"("chat_template": "{{ 1 }}")", R"("add_special_tokens": true)", R"("echo": true)", R"("grammar": "x")"})
     EXPECT_NE(refusal(std::string(R"({"messages": [{"role": "user", "content": "a"}], )") + field + "}", true)
                   .find("not supported"),
               std::string::npos)

@@ -196,7 +196,7 @@ TEST_F(RequestLineTest, NeutralValues) {
   for (const char* field :
        {R"("best_of": 3)", R"("stream": true)", R"("suffix": "x")", R"("tool_choice": "required")",
         R"("grammar": "root ::= x")", R"("json_schema": {})", R"("regex": "[0-9]+")", R"("documents": [{"text": "x"}])",
-        R"("no_repeat_ngram_size": 2)", R"("truncate_prompt_tokens": 2)"}) {
+        R"("no_repeat_ngram_size": 2)", R"("continue_final_message": true)"}) {
     const std::string error = of_body(R"({"prompt": "a", )" + std::string(field) + "}").error;
     EXPECT_NE(error.find("which is not supported"), std::string::npos) << field << ": " << error;
   }

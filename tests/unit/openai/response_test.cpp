@@ -282,10 +282,10 @@ TEST_F(ResponseTest, Errors) {
     EXPECT_EQ(line["id"], "batch_req_7");
     EXPECT_EQ(line["custom_id"], name.empty() ? Json() : Json("a"));
     EXPECT_EQ(line["response"], (Json{{"status_code", 400}, {"request_id", "req_7"}, {"body", nullptr}}));
-    EXPECT_EQ(line["error"], (Json{{"message", "line 8: \"n\" is \ufffd"},
-                                   {"type", "invalid_request_error"},
-                                   {"param", nullptr},
-                                   {"code", 400}}));
+    EXPECT_EQ(
+        line["error"],
+        (Json{
+            {"message", "line 8: \"n\" is \ufffd"}, {"type", "invalid_request_error"}, {"param", "n"}, {"code", 400}}));
   }
 }
 

@@ -33,6 +33,17 @@ TEST(ChatMessagesTest, CallsOfToolsComeBackAsObjects) {
                                                             .dump());
 }
 
+TEST(ChatMessagesTest, TheTextEndsAtTheMark) {
+  const OrderedJson given = conversation(R"([{"role": "assistant", "content": "a "}])");
+  LargeJson taken = template_messages(given, kPlain);
+  mark_end(given, *taken);
+  const std::string content = (*taken)[0]["content"], trimmed = content.substr(0, content.size() - 1);
+  EXPECT_EQ(text_before_mark("<" + content + ">"), "<a ");
+  EXPECT_EQ(text_before_mark("<" + trimmed + "\n"), "<a");  // what the template trims is trimmed
+  EXPECT_EQ(text_before_mark("<" + content + "><" + content + ">"), "<" + content + "><a ");
+  test::expect_error([] { text_before_mark("<>"); }, ExitCode::kData, {"leaves out"});
+}
+
 OrderedJson call(const std::string& arguments) {
   OrderedJson messages =
       conversation(R"([{"role": "assistant", "content": "", "tool_calls": [{}, {"function": {"name": "f"}}]}])");
