@@ -47,22 +47,21 @@ OrderedJson schema_of(const OrderedJson& value, const std::string& key, const st
                             LargeIntegers::kDigits);
 }
 
-OrderedJson of_response_format(const OrderedJson& format, const std::string& where) {
-  constexpr const char* kKey = "response_format";
+OrderedJson of_response_format(const OrderedJson& format, const std::string& key, const std::string& where) {
   constexpr const char* kTypes = R"(an object with "type" text, json_object or json_schema)";
   const auto type = format.is_object() ? format.find("type") : format.end();
-  if (!format.is_object() || type == format.end() || !type->is_string()) refuse_field(where, kKey, format, kTypes);
+  if (!format.is_object() || type == format.end() || !type->is_string()) refuse_field(where, key, format, kTypes);
   if (*type == "text") return {};
   if (*type == "json_object") {
     const auto schema = format.find("schema");
     return schema_constraint(schema == format.end() || schema->is_null() ? kAnyObject
                                                                          : schema_of(*schema, "schema", where));
   }
-  if (*type != "json_schema") refuse_field(where, kKey, format, kTypes);
+  if (*type != "json_schema") refuse_field(where, key, format, kTypes);
   const auto wrapper = format.find("json_schema");
   const auto schema = wrapper != format.end() && wrapper->is_object() ? wrapper->find("schema") : wrapper;
   if (wrapper == format.end() || !wrapper->is_object() || schema == wrapper->end())
-    refuse_field(where, kKey, format, R"("json_schema": {"name": text, "schema": object})");
+    refuse_field(where, key, format, R"("json_schema": {"name": text, "schema": object})");
   return schema_constraint(schema_of(*schema, "json_schema", where));
 }
 
@@ -139,7 +138,8 @@ std::vector<Asked> asked_by(FieldReader& fields, LineForm form) {
     if (OrderedJson constraint = constraint_of(*value); !constraint.is_null())
       asked.push_back({key, std::move(constraint)});
   };
-  add("response_format", [&](const OrderedJson& value) { return of_response_format(value, where); });
+  for (const char* key : {"response_format", "text.format"})  // the latter in bodies of /v1/responses
+    add(key, [&](const OrderedJson& value) { return of_response_format(value, key, where); });
   add("structured_outputs", [&](const OrderedJson& value) { return of_structured_outputs(value, where); });
   for (const char* kind : {"json", "regex", "choice", "grammar"})
     add(fmt::format("guided_{}", kind),

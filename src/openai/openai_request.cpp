@@ -19,13 +19,6 @@ namespace {
 const std::string kBody = "request";
 constexpr auto kAnySeed = static_cast<uint64_t>(-1);  // as llama.cpp's clients say it
 
-LargeJson parse_body(std::string_view body) {
-  LargeJson json = parse_large_json(body, kBody);
-  if (!json->is_object())
-    throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", kBody, json_excerpt(*json)));
-  return json;
-}
-
 // A text, a list of ids, or a list of either.
 std::vector<std::vector<int32_t>> prompts_of(FieldReader& fields, const RequestLimits& limits) {
   const OrderedJson* prompt = fields.find("prompt");
@@ -72,9 +65,8 @@ void check_room(const std::vector<int32_t>& prompt, bool continues, const LineCo
 }
 
 void add_requests(const Request& each, const std::vector<int32_t>& prompt, const LineContext& context,
-                  const RequestLimits& limits, OpenAiRequest& whole) {
-  check_room(prompt, !each.prefill_only, context, limits,
-             whole.form.form == LineForm::kChatCompletion ? "messages" : "prompt");
+                  const RequestLimits& limits, std::string_view prompt_field, OpenAiRequest& whole) {
+  check_room(prompt, !each.prefill_only, context, limits, prompt_field);
   const auto tokens = static_cast<int64_t>(prompt.size());
   for (int32_t choice = 0; choice < whole.choices; ++choice) {
     Request& request = whole.requests.emplace_back(each);
@@ -100,17 +92,29 @@ void check_scored(const OpenAiRequest& request, const RequestLimits& limits) {
 
 }  // namespace
 
+LargeJson parse_request_body(std::string_view body) {
+  LargeJson json = parse_large_json(body, kBody);
+  if (!json->is_object())
+    throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", kBody, json_excerpt(*json)));
+  return json;
+}
+
 OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineContext& context,
                                    const RequestDefaults& defaults, const RequestLimits& limits,
                                    std::optional<uint64_t> fresh_seed) {
-  const LargeJson parsed = parse_body(body);
-  const OrderedJson& json = *parsed;
+  return read_openai_request(*parse_request_body(body), chat, context, defaults, limits, fresh_seed);
+}
+
+OpenAiRequest read_openai_request(const OrderedJson& json, bool chat, const LineContext& context,
+                                  const RequestDefaults& defaults, const RequestLimits& limits,
+                                  std::optional<uint64_t> fresh_seed, std::string_view prompt_field) {
   constexpr const char* kTruncate = "truncate_prompt_tokens";
   chat ? refuse_unsupported(json,
                             {"stream", "return_token_ids", "tool_choice", "add_generation_prompt",
                              "continue_final_message", kTruncate},
                             kBody)
        : refuse_unsupported(json, {"stream", "return_token_ids", "echo", "add_special_tokens", kTruncate}, kBody);
+  if (prompt_field.empty()) prompt_field = chat ? "messages" : "prompt";
   FieldReader fields(json, context, kBody);
   SampleRules rules;
   rules.form = chat ? LineForm::kChatCompletion : LineForm::kCompletion;
@@ -146,7 +150,7 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
     throw Error(ExitCode::kData, fmt::format("{} tokens are biased or end the text, expected at most {}",
                                              edits_of(each).size(), limits.max_edits));
   for (const std::vector<int32_t>& prompt : prompts) {
-    add_requests(each, prompt, context, limits, whole);
+    add_requests(each, prompt, context, limits, prompt_field, whole);
     if (fresh) ++each.rule.seed;
   }
   check_scored(whole, limits);
@@ -158,7 +162,7 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
 
 EmbeddingsRequest parse_embeddings_request(std::string_view body, const LineContext& context, Hidden hidden,
                                            const RequestLimits& limits) {
-  const LargeJson parsed = parse_body(body);
+  const LargeJson parsed = parse_request_body(body);
   const OrderedJson& json = *parsed;
   LineContext own = context;
   own.continues = false;

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include "base/json/large_json.h"
 #include "openai/request_line.h"
 
 namespace lfm2 {
@@ -24,6 +26,7 @@ struct ResponseShape {
 struct OpenAiRequest : ResponseShape {
   std::vector<Request> requests = {};       // one for each choice of each prompt, prompt by prompt; `sample` is not set
   std::optional<uint64_t> fresh_seed = {};  // the seed of the first prompt, if the server drew it
+  std::shared_ptr<const OrderedJson> response = {};  // of /v1/responses: the fields that an answer repeats
 };
 
 struct EmbeddingsRequest {
@@ -51,6 +54,13 @@ struct RequestLimits {
 OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineContext& context,
                                    const RequestDefaults& defaults, const RequestLimits& limits,
                                    std::optional<uint64_t> fresh_seed = {});
+
+// Its two steps: the body as JSON, then as a request. `prompt_field`: the field of the prompt in OpenAI's sentence for
+// one that is too long; "": that of the endpoint.
+LargeJson parse_request_body(std::string_view body);
+OpenAiRequest read_openai_request(const OrderedJson& body, bool chat, const LineContext& context,
+                                  const RequestDefaults& defaults, const RequestLimits& limits,
+                                  std::optional<uint64_t> fresh_seed, std::string_view prompt_field = {});
 
 // The same for /v1/embeddings. `hidden` selects what an embedding is made of: the last position's hidden state, or the
 // mean over all positions.

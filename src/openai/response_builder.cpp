@@ -5,10 +5,15 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json/error_json.h"
 #include "base/json/json.h"
 #include "openai/message.h"
 
 namespace lfm2 {
+
+std::vector<StreamEvent> ResponseBuilder::error_events(int status, std::string_view message) {
+  return {StreamEvent{json_text(OrderedJson{{"error", error_object(message, status)}})}};
+}
 
 CompletionBuilder::CompletionBuilder(const OpenAiRequest& request, std::string id, ResponseFacts facts,
                                      int64_t max_scored)
@@ -96,18 +101,18 @@ std::vector<OrderedJson> CompletionBuilder::deltas(const Choice& choice) const {
 }
 
 // The part of the choice that was not sent yet.
-std::vector<std::string> CompletionBuilder::events(size_t index, bool gathers) {
+std::vector<StreamEvent> CompletionBuilder::events(size_t index, bool gathers) {
   Choice& choice = choices_[index];
   const bool news = choice.ended || (choice.reader ? !choice.parts.empty() : !choice.completion.token_ids.empty());
   if (!news || (gathers && !shape_.form.log_probs && !choice.ended))
     return {};  // to delay log-probabilities would save no time
-  std::vector<std::string> events;
+  std::vector<StreamEvent> events;
   const auto add = [&](size_t number, const OrderedJson& delta, OrderedJson probs, OrderedJson reason, bool ids) {
     OrderedJson one{{"index", number}, {chat() ? "delta" : "text", delta}};
     one["logprobs"] = std::move(probs);
     one["finish_reason"] = std::move(reason);
     if (ids) one["token_ids"] = choice.completion.token_ids;
-    events.push_back(chunk(OrderedJson::array({std::move(one)}), nullptr));
+    events.push_back({chunk(OrderedJson::array({std::move(one)}), nullptr)});
   };
   if (chat() && !std::exchange(began_, true))
     for (size_t i = 0; i < choices_.size(); ++i)
@@ -130,9 +135,11 @@ std::vector<std::string> CompletionBuilder::events(size_t index, bool gathers) {
   return events;
 }
 
-std::vector<std::string> CompletionBuilder::last_events() {
-  if (!shape_.include_usage) return {"[DONE]"};
-  return {chunk(OrderedJson::array(), usage()), "[DONE]"};
+std::vector<StreamEvent> CompletionBuilder::last_events() {
+  std::vector<StreamEvent> events;
+  if (shape_.include_usage) events.push_back({chunk(OrderedJson::array(), usage())});
+  events.push_back({"[DONE]"});
+  return events;
 }
 
 OrderedJson CompletionBuilder::usage() const {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "openai/answer/answer_reader.h"
@@ -16,6 +17,11 @@ namespace lfm2 {
 
 // An answer with more numbers, such as log-probabilities, is large: a separate thread formats it.
 constexpr int64_t kLargeResponse = 1 << 15;
+
+struct StreamEvent {
+  std::string data;       // JSON, or "[DONE]"
+  std::string name = {};  // "": none
+};
 
 class ResponseBuilder {
  public:
@@ -34,8 +40,10 @@ class ResponseBuilder {
   // For a stream, instead of body(): the events that follow a token of request number `index` (possibly none), and
   // those at the end. `gathers`: text may wait for a later event.
   virtual bool streams() const { return false; }
-  virtual std::vector<std::string> events(size_t, bool /*gathers*/) { return {}; }
-  virtual std::vector<std::string> last_events() { return {}; }
+  virtual std::vector<StreamEvent> events(size_t, bool /*gathers*/) { return {}; }
+  virtual std::vector<StreamEvent> last_events() { return {}; }
+  // The events that end a stream with an error; by default the body that the error has outside of a stream.
+  virtual std::vector<StreamEvent> error_events(int status, std::string_view message);
 };
 
 // Of /v1/completions and /v1/chat/completions.
@@ -50,8 +58,8 @@ class CompletionBuilder : public ResponseBuilder {
   bool large() const override;
   std::string body() override;
   bool streams() const override { return shape_.stream; }
-  std::vector<std::string> events(size_t index, bool gathers) override;
-  std::vector<std::string> last_events() override;
+  std::vector<StreamEvent> events(size_t index, bool gathers) override;
+  std::vector<StreamEvent> last_events() override;
 
  private:
   struct Choice {

@@ -11,6 +11,8 @@
 
 #include "base/error.h"
 #include "base/json/json.h"
+#include "openai/responses/responses_builder.h"
+#include "openai/responses/responses_request.h"
 #include "serve/page/page.h"
 #include "text/text_model.h"
 
@@ -33,26 +35,6 @@ http::Response busy_answer(bool draining) {
 uint64_t fresh_seed() {
   std::random_device random;
   return (uint64_t{random()} << 32 | random()) >> 11;
-}
-
-// JSON text with those characters escaped that a terminal may interpret: DEL, C1, line breaks of Unicode and changes of
-// direction. (JSON itself escapes the other control characters.)
-std::string without_controls(const std::string& json) {
-  std::string text;
-  for (size_t at = 0; at < json.size();) {
-    const auto byte = [&](size_t i) { return at + i < json.size() ? static_cast<unsigned char>(json[at + i]) : 0u; };
-    const unsigned two = (byte(0) & 0x1f) << 6 | (byte(1) & 0x3f),
-                   three = (byte(0) & 0x0f) << 12 | (byte(1) & 0x3f) << 6 | (byte(2) & 0x3f);
-    const bool c1 = byte(0) == 0xc2 && two < 0xa0, turns = byte(0) == 0xe2 && ((three >= 0x2028 && three <= 0x202e) ||
-                                                                               (three >= 0x2066 && three <= 0x2069));
-    if (byte(0) == 0x7f || c1 || turns) {
-      text += fmt::format("\\u{:04x}", turns ? three : c1 ? two : 0x7f);
-      at += turns ? 3 : c1 ? 2 : 1;
-    } else {
-      text += json[at++];
-    }
-  }
-  return text;
 }
 
 // Error(kData) is the client's fault.
@@ -144,8 +126,14 @@ void Api::add_routes() {
     const std::string name = http::decoded(path).substr(std::string_view("/v1/models/").size());
     return json_or_404(model_.model(name), "There is no such model.");
   });
+  for (const char* method : {"GET", "POST", "DELETE"})
+    router_.add(method, "/v1/responses/*", [](http::Request&& request, const http::Responder& responder) {
+      responder.answer(
+          http::error_response(404, fmt::format("There is no {}: responses are not stored.", request.path)));
+    });
   for (const auto& [path, kind] : {std::pair{"/v1/completions", Kind::kCompletion},
                                    {"/v1/chat/completions", Kind::kChat},
+                                   {"/v1/responses", Kind::kResponses},
                                    {"/v1/embeddings", Kind::kEmbeddings},
                                    {"/tokenize", Kind::kTokenize},
                                    {"/detokenize", Kind::kDetokenize}})
@@ -233,19 +221,21 @@ void Api::read(const Unread& unread) {
 }
 
 void Api::begin(const Unread& unread) {
-  const bool chat = unread.kind == Kind::kChat;
   LineContext lines = settings_.lines;
   const std::time_t now = std::time(nullptr);
   lines.now = now;
-  OpenAiRequest request = parse_openai_request(unread.request.body, chat, lines, settings_.defaults, settings_.limits,
-                                               settings_.fresh_seeds ? std::optional(fresh_seed()) : std::nullopt);
+  const std::string& body = unread.request.body;
+  const auto seed = settings_.fresh_seeds ? std::optional(fresh_seed()) : std::nullopt;
+  OpenAiRequest request =
+      unread.kind == Kind::kResponses
+          ? parse_responses_request(body, lines, settings_.defaults, settings_.limits, seed)
+          : parse_openai_request(body, unread.kind == Kind::kChat, lines, settings_.defaults, settings_.limits, seed);
   if (request.fresh_seed) unread.responder.note_seed(*request.fresh_seed);
   const int32_t first = live_.reserve(static_cast<int32_t>(request.requests.size()));
-  std::string id = fmt::format("{}-{:x}-{}", chat ? "chatcmpl" : "cmpl", model_.started(), first);
   ResponseFacts facts{settings_.model_name, static_cast<int64_t>(now),
                       lines.text != nullptr ? &lines.text->tokenizer() : nullptr, answer_tokens_};
-  auto builder =
-      std::make_unique<CompletionBuilder>(request, std::move(id), std::move(facts), settings_.limits.max_scored);
+  auto builder = make_builder(request, fmt::format("{:x}-{}", model_.started(), first), std::move(facts),
+                              settings_.limits.max_scored);
   submit(unread, first, std::move(builder), std::move(request.requests));
 }
 

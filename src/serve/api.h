@@ -44,7 +44,7 @@ class Api {
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class Kind : uint8_t { kCompletion, kChat, kEmbeddings, kTokenize, kDetokenize };
+  enum class Kind : uint8_t { kCompletion, kChat, kResponses, kEmbeddings, kTokenize, kDetokenize };
   struct Unread {
     Kind kind;
     http::Request request;

@@ -16,6 +16,24 @@
 
 namespace lfm2::serve {
 
+std::string without_controls(const std::string& json) {
+  std::string text;
+  for (size_t at = 0; at < json.size();) {
+    const auto byte = [&](size_t i) { return at + i < json.size() ? static_cast<unsigned char>(json[at + i]) : 0u; };
+    const unsigned two = (byte(0) & 0x1f) << 6 | (byte(1) & 0x3f),
+                   three = (byte(0) & 0x0f) << 12 | (byte(1) & 0x3f) << 6 | (byte(2) & 0x3f);
+    const bool c1 = byte(0) == 0xc2 && two < 0xa0, turns = byte(0) == 0xe2 && ((three >= 0x2028 && three <= 0x202e) ||
+                                                                               (three >= 0x2066 && three <= 0x2069));
+    if (byte(0) == 0x7f || c1 || turns) {
+      text += fmt::format("\\u{:04x}", turns ? three : c1 ? two : 0x7f);
+      at += turns ? 3 : c1 ? 2 : 1;
+    } else {
+      text += json[at++];
+    }
+  }
+  return text;
+}
+
 namespace {
 
 constexpr std::chrono::seconds kFarewell{1};

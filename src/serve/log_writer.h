@@ -4,9 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
 namespace lfm2::serve {
+
+// JSON text with those characters escaped that a terminal may interpret: DEL, C1, line breaks of Unicode and changes of
+// direction. (JSON itself escapes the other control characters.)
+std::string without_controls(const std::string& json);
 
 class LogWriter {
  public:

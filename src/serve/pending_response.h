@@ -47,10 +47,9 @@ class PendingResponse {
   }
   // Ends the answer with an error; a stream gets it as an event.
   void fail(int status, std::string_view message) {
-    const http::Response error = http::error_response(status, message);
     if (!began_)
-      responder_.answer(error);
-    else if (send({error.body}))
+      responder_.answer(http::error_response(status, message));
+    else if (send(builder_->error_events(status, message)))
       responder_.end();
   }
 
@@ -61,12 +60,12 @@ class PendingResponse {
   Clock::time_point begin() const { return begin_; }
 
  private:
-  bool send(const std::vector<std::string>& events) {
+  bool send(const std::vector<StreamEvent>& events) {
     if (!events.empty() && !std::exchange(began_, true) &&
         !responder_.begin_stream(200, http::kEventStream, {{"Cache-Control", "no-cache"}}))
       return false;
-    for (const std::string& event : events)
-      if (!responder_.write(http::event_text(event))) return false;
+    for (const StreamEvent& event : events)
+      if (!responder_.write(http::event_text(event.data, event.name))) return false;
     return true;
   }
 

@@ -14,6 +14,7 @@
 #include "openai/answer/call_reader.h"
 #include "openai/answer/thought_reader.h"
 #include "openai/openai_request.h"
+#include "openai/responses/responses_request.h"
 #include "text/text_model.h"
 
 namespace lfm2::fuzz {
@@ -101,6 +102,12 @@ void openai_request(std::span<const std::byte> bytes) {
       check(parse_openai_request(text_of(bytes), chat, with.context, {.of_ids = each, .of_text = each}, with.limits),
             with.limits, with.context.vocab);
     });
+  expect_answer_or_refusal([&] {
+    const OpenAiRequest one =
+        parse_responses_request(text_of(bytes), with.context, {.of_ids = each, .of_text = each}, with.limits);
+    require(one.requests.size() == 1 && one.response != nullptr, "one request with its response");
+    check(one, with.limits, with.context.vocab);
+  });
 }
 
 void embeddings_request(std::span<const std::byte> bytes) {

@@ -2,7 +2,7 @@
 """serve_openai_check.py LFM2_STAGE WEIGHTS_TOOLS [--no-embeddings] [--no-echo] [--only-life]: the `openai` package, unchanged, with lfm2_stage serve.
 
 Serves the trained model of tests/golden/kjv-moe and asks it as a program of a user would: completions and chats, whole and streamed, one
-after the other and many at a time while others go away, tools, embeddings; then what a client does about time limits, full queues, ends
+after the other and many at a time while others go away, tools, embeddings, responses; then what a client does about time limits, full queues, ends
 and restarts of the server, refusals and keys (serve_openai_life.py). Every answer and chunk is validated by the package's types, strictly
 and with unknown keys refused, and has the texts, log-probabilities and usage of the same request in a file, without a server. Some
 minutes. Needs the package (the types of 3.54.0 were used):
@@ -25,6 +25,7 @@ from openai.types import Completion, CreateEmbeddingResponse, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 import serve_openai_life
+import serve_openai_responses as responses
 from openai_answers import strict_copy
 from running_server import MODEL, Server, offline, split, wait_for
 
@@ -251,11 +252,15 @@ CALL = [BEGIN_CALLS, " time", "(", "a", "=", "1", ")", END_CALLS]
 BIASES = [100, 87, 74, 61, 48, 44, 18, 8]  # a token that came has a logit near 1, by the penalty, and all but these have one near -100
 
 
-def check_tools(client, server, vocab):
-    """The small model knows of no tools: biases make it write the tokens of a call, each of which may come but once."""
+def ids_of_call(server):
     ids = [server.post("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"] for text in CALL]
     assert all(len(one) == 1 for one in ids), ids
-    ids = [one for one, in ids]
+    return [one for one, in ids]
+
+
+def check_tools(client, server, vocab):
+    """The small model knows of no tools: biases make it write the tokens of a call, each of which may come but once."""
+    ids = ids_of_call(server)
     question = [{"role": "user", "content": "What is it?"}]
     assert not set(ids) & set(server.post("/tokenize", {"messages": question, "tools": TOOLS})["tokens"])
     bias = {str(token): -100 for token in range(vocab)} | dict(zip(map(str, ids), BIASES, strict=True))
@@ -312,6 +317,11 @@ def main():
             server = Server(arguments.stage, folder / "tools", folder, "tools")
             client = openai.OpenAI(base_url=server.url + "/v1", api_key="-", max_retries=0, timeout=600)
             print(check_tools(client, server, 1024), flush=True)
+            ids = ids_of_call(server)
+            print(responses.check_texts(client), flush=True)
+            print(responses.check_tools(client, dict(zip(map(str, ids), BIASES, strict=True)), ids[-1], 1024), flush=True)
+            print(responses.check_schemas(client), flush=True)
+            print(responses.check_refusals(client), flush=True)
             assert server.end() == 0
         serve_openai_life.check(arguments.stage, shards, folder)
     print(f"openai {openai.__version__}: VALID")

@@ -77,7 +77,7 @@ def check_refusals(server):
     with refused(openai.BadRequestError, 400, "best_of"):  # before anything is streamed
         client.completions.create(model="m", prompt="a", best_of=2, stream=True)
     with refused(openai.NotFoundError, 404):
-        client.responses.create(model="m", input="a")
+        client.responses.retrieve("resp-1")
     with refused(openai.NotFoundError, 404):
         client.images.generate(model="m", prompt="a")
     assert client.completions.create(model="m", prompt="a", max_tokens=1).usage.completion_tokens == 1  # the connection still serves

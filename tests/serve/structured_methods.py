@@ -16,6 +16,12 @@ SERIAL = {"parallel_tool_calls": False}
 WITHOUT_RECURSION = [model for model in MODELS if model is not Tree]
 
 
+def of_responses(fields):
+    """The fields of a request to /v1/chat/completions as those of one to /v1/responses."""
+    own = {"model": fields["model"], "temperature": fields["temperature"], "max_output_tokens": fields["max_tokens"]}
+    return {**own, "input": "Say it.", "extra_body": {"seed": fields["seed"], "logit_bias": fields["logit_bias"]}}
+
+
 def openai_methods(common):
     client, chat = openai.OpenAI(**common), openai.OpenAI(**common).chat.completions
     later, loop = openai.AsyncOpenAI(**common).chat.completions, asyncio.new_event_loop()
@@ -46,6 +52,23 @@ def openai_methods(common):
     for name, choice, more, most in (("several calls", lambda m: "required", {}, None), ("required, one call", lambda m: "required", SERIAL, 1), ("by name", named, {}, 1)):
         yield f"tools, {name}", MODELS, lambda m, f: called(chat.parse(messages=SAY, tool_choice=choice(m), **tools(m), **more, **f), most)
         yield f"tools, {name}, stream", MODELS, lambda m, f: called(streamed(tool_choice=choice(m), **tools(m), **more, **f), most)
+    responses = client.responses
+
+    def grown(**fields):
+        with responses.stream(**fields) as stream:
+            assert "response.output_item.done" in [event.type for event in stream]
+            return stream.get_final_response()
+
+    def calls_in(response):
+        assert response.output and all(item.type == "function_call" for item in response.output), response
+        return [item.parsed_arguments for item in response.output]
+
+    def called_by_name(model):
+        return {**tools(model), "tool_choice": {"type": "function", "name": model.__name__}}
+
+    for name, ask in (("parse", responses.parse), ("stream", grown)):
+        yield f"responses.{name}", MODELS, lambda m, f: ask(text_format=m, **of_responses(f)).output_parsed
+        yield f"responses.{name}, tools, by name", MODELS, lambda m, f: calls_in(ask(**called_by_name(m), **of_responses(f)))
     yield "json_object", [AnyObject], lambda m, f: m.model_validate_json(chat.create(messages=SAY, response_format={"type": "json_object"}, **f).choices[0].message.content)
 
 
@@ -94,6 +117,15 @@ def langchain_methods(common):
             for strict in (None, True):
                 yield f"{method}, strict={strict}, {how}", models, lambda m, f: ask(ChatOpenAI(**common, **f).with_structured_output(m, method=method, strict=strict), how)
         yield f"json_mode, {how}", [AnyObject], lambda m, f: m(**ask(ChatOpenAI(**common, **f).with_structured_output(None, method="json_mode"), how))
+
+    def of_responses(fields):
+        more = {name: fields[name] for name in ("seed", "logit_bias")}
+        return {**{name: value for name, value in fields.items() if name not in more}, "extra_body": more, "use_responses_api": True}
+
+    for how in ("invoke", "stream"):
+        for method in ("json_schema", "function_calling"):  # streams of both drop references of a schema to itself
+            models = MODELS if (how, method) == ("invoke", "json_schema") else WITHOUT_RECURSION
+            yield f"responses, {method}, {how}", models, lambda m, f: ask(ChatOpenAI(**common, **of_responses(f)).with_structured_output(m, method=method), how)
     yield "bind_tools, any, several calls", WITHOUT_RECURSION, lambda m, f: bound(m, f, "any")
     yield "bind_tools, any, one call", WITHOUT_RECURSION, lambda m, f: bound(m, f, "any", **SERIAL)
     yield "bind_tools, by name", WITHOUT_RECURSION, lambda m, f: bound(m, f, m.__name__)

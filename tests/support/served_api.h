@@ -18,6 +18,7 @@
 
 #include "base/json/json.h"
 #include "serve/api.h"
+#include "support/call_tokens.h"
 #include "support/golden.h"
 #include "support/http_client.h"
 #include "support/shards.h"
@@ -149,6 +150,24 @@ class ApiTest : public testing::Test {
   std::optional<Api> api_;
   bool has_text_ = true;
   int64_t max_scored_ = RequestLimits{}.max_scored;
+};
+
+// A tokenizer with the tokens of tool calls, and a chat template.
+class ApiToolsTest : public ApiTest {
+ protected:
+  ApiToolsTest() : ApiTest(with_tools()) {}
+  static std::filesystem::path with_tools() {
+    static const test::TemporaryFolder folder;
+    test::write_bytes(folder / "tokenizer.json", test::tokenizer_with_calls());
+    test::write_bytes(folder / "chat_template.jinja", "{{ messages[-1]['content'] }}");
+    return folder.path();
+  }
+  // The tokens of the texts, those of calls of tools among them.
+  std::vector<int32_t> ids_of(const std::vector<std::string>& texts) const {
+    std::vector<int32_t> ids;
+    for (const std::string& text : texts) text_.tokenizer().encode(text, false, ids);
+    return ids;
+  }
 };
 
 }  // namespace lfm2::serve

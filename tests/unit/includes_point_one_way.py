@@ -41,6 +41,7 @@ ALLOWED = {
     # Requests and answers as JSON: of the engine it knows three headers and what they include, and no job, no files and no transport.
     "openai": BASE + ["grammar", "grammar/expression", "kernels/sampling.h", "stage/pipeline/request.h", "stage/pipeline/completion.h", "text", "text/unicode", "openai/answer"],
     "openai/answer": BASE + ["text", "text/chat"],
+    "openai/responses": BASE + ["openai"],
     "stage/io/samples": ENGINE,
     "stage/io": ENGINE + ["openai", "stage/pipeline/completion.h", "stage/pipeline/request_source.h", "stage/hdf5", "stage/model", "stage/io/lines", "stage/io/samples", "text"],  # results need no shards
     "stage/pipeline": ENGINE + ["comm", "stage/model"],
@@ -67,7 +68,7 @@ ALLOWED["grammar/schema"] = ALLOWED["grammar/matcher"] + ["grammar/matcher"]
 ALLOWED["grammar"] = ALLOWED["grammar/schema"] + ["grammar/schema"]
 # The transport knows no model, no MPI and no OpenAI.
 ALLOWED["serve/http"] = BASE
-STAGE = ["grammar", "openai", "openai/answer", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "stage/scoring", "stage/scoring/planning",
+STAGE = ["grammar", "openai", "openai/answer", "openai/responses", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "stage/scoring", "stage/scoring/planning",
          "stage/generation", "text"]
 # Over scoring and generation, whose figures it puts together.
 ALLOWED["stage/report"] = ENGINE + ["comm", *STAGE]
@@ -76,7 +77,7 @@ ALLOWED["stage/job"] = ENGINE + ["base/options", "kernels/cpu", "kernels/cuda", 
 ALLOWED["stage/doctor"] = ALLOWED["stage/job"] + ["stage/job"]
 # Over a job, as a generation whose requests come from clients.
 ALLOWED["serve/page"] = ["serve/http"]
-ALLOWED["serve"] = ENGINE + ["serve/http", "serve/page", "comm", "openai", "stage", "stage/io", "stage/pipeline", "stage/job", "text"]
+ALLOWED["serve"] = ENGINE + ["serve/http", "serve/page", "comm", "openai", "openai/responses", "stage", "stage/io", "stage/pipeline", "stage/job", "text"]
 ALLOWED["app"] = [*BASE, "comm", "serve", "stage/job", "stage/doctor"]
 TOOLS = [*ENGINE, "base/options", "stage/hdf5", "stage/model", "stage/shards"]
 # A circle: model_writer makes the files of model_bin, whose layout needs a writer's types.

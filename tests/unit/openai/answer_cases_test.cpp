@@ -137,7 +137,7 @@ class AnswerCasesTest : public testing::Test {
         if (i + 1 == ids.size()) token.ends = one.contains("cut") ? FinishReason::kLength : FinishReason::kStop;
         builder.add(choice, token, 0);
         if (!stream) continue;
-        for (std::string& event : builder.events(choice, false)) events.push_back(std::move(event));
+        for (StreamEvent& event : builder.events(choice, false)) events.push_back(std::move(event.data));
       }
     EXPECT_TRUE(builder.done());
     std::vector<Answer> answers;

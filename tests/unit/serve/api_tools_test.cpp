@@ -11,27 +11,11 @@ using test::http_request;
 using test::HttpClient;
 using test::HttpReply;
 
-// A tokenizer with the tokens of tool calls, and a chat template.
-class ApiToolsTest : public ApiTest {
+class CallsTest : public ApiToolsTest {
  protected:
-  ApiToolsTest() : ApiTest(with_tools()) {}
-  static std::filesystem::path with_tools() {
-    static const test::TemporaryFolder folder;
-    std::string json = test::read_bytes(test::golden_dir() / "text" / "tokenizer.json");
-    for (const auto& [from, to] :
-         {std::pair{"\"<|im_start|>\"", "\"<|tool_call_start|>\""}, {"\"<|im_end|>\"", "\"<|tool_call_end|>\""}})
-      for (size_t at = 0; (at = json.find(from, at)) != std::string::npos;)
-        json.replace(at, std::string_view(from).size(), to);
-    test::write_bytes(folder / "tokenizer.json", json);
-    test::write_bytes(folder / "chat_template.jinja", "{{ messages[-1]['content'] }}");
-    return folder.path();
-  }
   // The message of an answer in which the model draws these texts, calls of tools among them.
   Json message(const std::vector<std::string>& texts, const std::string& stop) {
-    const Tokenizer& tokenizer = text_.tokenizer();
-    std::vector<int32_t> ids;
-    for (const std::string& text : texts) tokenizer.encode(text, false, ids);
-    drawer_.emplace(live_.replica(0), ids);
+    drawer_.emplace(live_.replica(0), ids_of(texts));
     const HttpReply reply = ask("POST", "/v1/chat/completions",
                                 json_text(Json{{"messages", Json::parse(R"([{"role": "user", "content": "Hello"}])")},
                                                {"tools", Json::parse(R"([{"type": "function"}])")},
@@ -41,7 +25,7 @@ class ApiToolsTest : public ApiTest {
   }
 };
 
-TEST_F(ApiToolsTest, WhatIsNoCallIsTextUpToTheStopText) {
+TEST_F(CallsTest, WhatIsNoCallIsTextUpToTheStopText) {
   listen();
   serve();
   EXPECT_EQ(message({"Well. ", "<|tool_call_start|>", "[f(a=1)]", "<|tool_call_end|>"}, "and")["content"], "Well. ");
@@ -51,14 +35,11 @@ TEST_F(ApiToolsTest, WhatIsNoCallIsTextUpToTheStopText) {
 }
 
 // A stream over a connection: a call, and text before and after it, in their order.
-TEST_F(ApiToolsTest, CallsInAStream) {
+TEST_F(CallsTest, CallsInAStream) {
   listen();
   serve();
-  const Tokenizer& tokenizer = text_.tokenizer();
-  std::vector<int32_t> ids;
-  for (const char* text :
-       {"<think>so</think>", "Well. ", "<|tool_call_start|>", "[f(a=1), g()]", "<|tool_call_end|>", "Done."})
-    tokenizer.encode(text, false, ids);
+  const std::vector<int32_t> ids =
+      ids_of({"<think>so</think>", "Well. ", "<|tool_call_start|>", "[f(a=1), g()]", "<|tool_call_end|>", "Done."});
   drawer_.emplace(live_.replica(0), ids);
   const std::string body =
       ask("POST", "/v1/chat/completions",
@@ -89,7 +70,7 @@ TEST_F(ApiToolsTest, CallsInAStream) {
   EXPECT_LT(usage["completion_tokens_details"]["reasoning_tokens"], ids.size());
 }
 
-TEST_F(ApiToolsTest, ANamedFunctionIsCalledOnce) {
+TEST_F(CallsTest, ANamedFunctionIsCalledOnce) {
   grammar::ConstraintCache constraints(text_.tokenizer(), 1280);
   const LineContext context{
       .vocab = 1280, .max_positions = 128, .text = &text_, .constraints = &constraints, .continues = true};
@@ -106,7 +87,7 @@ TEST_F(ApiToolsTest, ANamedFunctionIsCalledOnce) {
   }
 }
 
-TEST_F(ApiToolsTest, TokenIdsWhereTheyAreAskedFor) {
+TEST_F(CallsTest, TokenIdsWhereTheyAreAskedFor) {
   listen();
   serve();
   drawer_.emplace(live_.replica(0));

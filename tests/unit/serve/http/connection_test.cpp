@@ -373,6 +373,7 @@ TEST(HttpConnectionTest, AccessLinesAreJson) {
 
 TEST(HttpEventTest, EachLineOfTheDataHasItsOwn) {
   EXPECT_EQ(http::event_text("{}"), "data: {}\n\n");
+  EXPECT_EQ(http::event_text("{}", "one"), "event: one\ndata: {}\n\n");
   EXPECT_EQ(http::event_text("a\nb\r\nc\rd"), "data: a\ndata: b\ndata: c\ndata: d\n\n");
 }
 

@@ -1,0 +1,20 @@
+// Bodies of /v1/responses, OpenAI's newer interface, as the chats that they ask for.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "openai/openai_request.h"
+
+namespace lfm2 {
+
+// Rewrites the body as one of /v1/chat/completions and reads that: "input" and "instructions" become its messages, and
+// "text" its "response_format". Nothing is stored, so fields that ask for stored responses or for tools of the server
+// are refused by name; fields of chats that the interface lacks (such as "seed") count. Error(kData) as
+// parse_openai_request(). The result has one request and a `response`.
+OpenAiRequest parse_responses_request(std::string_view body, const LineContext& context,
+                                      const RequestDefaults& defaults, const RequestLimits& limits,
+                                      std::optional<uint64_t> fresh_seed = {});
+
+}  // namespace lfm2
