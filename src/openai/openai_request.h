@@ -23,10 +23,12 @@ struct ResponseShape {
   int32_t choices = 1;         // of each prompt
 };
 
+struct ResponsesShape;
+
 struct OpenAiRequest : ResponseShape {
   std::vector<Request> requests = {};       // one for each choice of each prompt, prompt by prompt; `sample` is not set
   std::optional<uint64_t> fresh_seed = {};  // the seed of the first prompt, if the server drew it
-  std::shared_ptr<const OrderedJson> response = {};  // of /v1/responses: the fields that an answer repeats
+  std::shared_ptr<const ResponsesShape> response = {};  // of /v1/responses
 };
 
 struct EmbeddingsRequest {

@@ -46,12 +46,15 @@ class Conversation {
   }
 
   void add_call(OrderedJson& item, const std::string& place) {
+    std::string name = text_of(item, "name", place);
+    if (const OrderedJson& space = field_of(item, "namespace"); space.is_string())
+      name.insert(0, space.get<std::string>() + '.');
     OrderedJson& message = assistant();
     if (!message.contains("tool_calls")) message["tool_calls"] = OrderedJson::array();
     message["tool_calls"].push_back(
         {{"id", text_of(item, "call_id", place)},
          {"type", "function"},
-         {"function", {{"name", text_of(item, "name", place)}, {"arguments", text_of(item, "arguments", place)}}}});
+         {"function", {{"name", std::move(name)}, {"arguments", text_of(item, "arguments", place)}}}});
   }
 
   void add_output(OrderedJson& item, const std::string& place) {

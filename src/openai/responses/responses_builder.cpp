@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "openai/responses/responses_request.h"
+
 namespace lfm2 {
 
 // What an item of a kind is called: the beginning of its id, its type, the type of its one part ("": it has none), and
@@ -41,7 +43,7 @@ const ResponsesBuilder::Kind& ResponsesBuilder::kind_of(AnswerPart::Kind kind) {
 ResponsesBuilder::ResponsesBuilder(const OpenAiRequest& request, std::string id, const ResponseFacts& facts)
     : stream_(request.stream),
       id_(std::move(id)),
-      prompt_tokens_(std::ssize(request.requests.front().prompt)),
+      shape_(request.response),
       reader_(facts.answer_tokens, request.form.message,
               SettledTokens(*facts.tokenizer, request.requests.front().stop, request.requests.front().rule.min_tokens)),
       response_{{"id", fmt::format("resp-{}", id_)},
@@ -57,12 +59,13 @@ ResponsesBuilder::ResponsesBuilder(const OpenAiRequest& request, std::string id,
                 {"store", false},
                 {"truncation", "disabled"},
                 {"usage", nullptr}} {
-  response_.update(*request.response);
+  response_.update(shape_->repeated);
+  tokens_.prompt = std::ssize(request.requests.front().prompt);
 }
 
 void ResponsesBuilder::add(size_t, const DrawnToken& token, int64_t cached) {
-  cached_ = cached;
-  ++tokens_;
+  tokens_.cached = cached;
+  ++tokens_.drawn;
   reader_.feed(token.token);
   if (token.ends) reader_.end(*token.ends == FinishReason::kLength);
   end_ = token.ends;
@@ -80,16 +83,25 @@ void ResponsesBuilder::add_response_event(std::string_view status) {
   add_event(fmt::format("response.{}", status), {{"response", response_}});
 }
 
+// The name of a call, and its namespace if the function has one.
+OrderedJson ResponsesBuilder::call_json(const std::string& name) const {
+  for (const std::string& space : shape_->namespaces)
+    if (name.starts_with(space + '.')) return {{"name", name.substr(space.size() + 1)}, {"namespace", space}};
+  return {{"name", name}};
+}
+
 void ResponsesBuilder::begin_item(const AnswerPart& part) {
   open_ = part.kind;
   const Kind& kind = kind_of(part.kind);
   const size_t index = response_["output"].size();
   const std::string name = fmt::format("{}-{}", id_, index);
   OrderedJson item{{"id", fmt::format("{}-{}", kind.id, name)}, {"type", kind.type}, {"status", "in_progress"}};
-  if (part.kind == AnswerPart::Kind::kCall)
-    item.update({{"call_id", fmt::format("call-{}", name)}, {"name", part.name}, {"arguments", ""}});
-  else
+  if (part.kind == AnswerPart::Kind::kCall) {
+    item.update({{"call_id", fmt::format("call-{}", name)}, {"arguments", ""}});
+    item.update(call_json(part.name));
+  } else {
     item["content"] = OrderedJson::array();
+  }
   if (part.kind == AnswerPart::Kind::kThought) item["summary"] = OrderedJson::array();
   if (part.kind == AnswerPart::Kind::kContent) item["role"] = "assistant";
   add_event("response.output_item.added", {{"output_index", index}, {"item", item}});
@@ -164,11 +176,11 @@ void ResponsesBuilder::end_response() {
   end_item(status);
   response_["status"] = status;
   if (cut) response_["incomplete_details"] = {{"reason", "max_output_tokens"}};
-  response_["usage"] = {{"input_tokens", prompt_tokens_},
-                        {"input_tokens_details", {{"cached_tokens", cached_}, {"cache_write_tokens", 0}}},
-                        {"output_tokens", tokens_},
+  response_["usage"] = {{"input_tokens", tokens_.prompt},
+                        {"input_tokens_details", {{"cached_tokens", tokens_.cached}, {"cache_write_tokens", 0}}},
+                        {"output_tokens", tokens_.drawn},
                         {"output_tokens_details", {{"reasoning_tokens", reader_.thought_tokens()}}},
-                        {"total_tokens", prompt_tokens_ + tokens_}};
+                        {"total_tokens", tokens_.prompt + tokens_.drawn}};
   add_response_event(status);
 }
 

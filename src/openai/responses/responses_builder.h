@@ -31,6 +31,7 @@ class ResponsesBuilder : public ResponseBuilder {
  private:
   struct Kind;
   static const Kind& kind_of(AnswerPart::Kind kind);
+  OrderedJson call_json(const std::string& name) const;
   void add_items();
   void begin_item(const AnswerPart& part);
   void extend_item(const std::string& text);
@@ -43,14 +44,16 @@ class ResponsesBuilder : public ResponseBuilder {
 
   const bool stream_;
   const std::string id_;
-  const int64_t prompt_tokens_;
+  const std::shared_ptr<const ResponsesShape> shape_;
   AnswerReader reader_;
   OrderedJson response_;                  // with the items so far as its "output"
   std::vector<AnswerPart> parts_;         // that are in no item yet
   std::optional<AnswerPart::Kind> open_;  // the kind of the last item, until it ends
   std::vector<StreamEvent> events_;       // that were not returned yet
   int64_t sequence_ = 0;                  // events so far
-  int64_t tokens_ = 0, cached_ = 0;
+  struct {
+    int64_t prompt = 0, cached = 0, drawn = 0;
+  } tokens_;
   std::optional<FinishReason> end_;
 };
 

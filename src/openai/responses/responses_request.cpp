@@ -39,15 +39,43 @@ void refuse_what_is_not_there(FieldReader& fields) {
       refuse_field(kBody, "include", one, "no log-probabilities: /v1/chat/completions has them");
 }
 
-// A function as chats write it.
-void nest_function(OrderedJson& tool, const std::string& place) {
-  const OrderedJson type = tool.is_object() ? tool.value("type", OrderedJson()) : OrderedJson();
-  if (type != "function") refuse_field(kBody, place + ".type", type, R"("function": the server itself has no tools)");
-  if (!tool.contains("name") || !tool["name"].is_string())
-    refuse_field(kBody, place + ".name", tool.value("name", OrderedJson()), "text");
+OrderedJson type_of(const OrderedJson& tool) {
+  return tool.is_object() ? tool.value("type", OrderedJson()) : OrderedJson();
+}
+
+void expect_name(const OrderedJson& tool, const std::string& place) {
+  if (const OrderedJson name = tool.value("name", OrderedJson()); !name.is_string())
+    refuse_field(kBody, place + ".name", name, "text");
+}
+
+// A function as chats write it. `prefix`: its namespace and a dot, if it has one.
+OrderedJson nested_function(OrderedJson&& tool, const std::string& place, const std::string& prefix = {}) {
+  if (const OrderedJson type = type_of(tool); type != "function")
+    refuse_field(kBody, place + ".type", type, R"("function": the server itself has no tools)");
+  expect_name(tool, place);
   tool.erase("type");
-  OrderedJson function = std::move(tool);
-  tool = {{"type", "function"}, {"function", std::move(function)}};
+  tool["name"] = prefix + tool["name"].get<std::string>();
+  return {{"type", "function"}, {"function", std::move(tool)}};
+}
+
+// The functions of a list, those of namespaces among them.
+LargeJson functions_of(OrderedJson& tools, std::vector<std::string>& namespaces) {
+  LargeJson functions(new OrderedJson(OrderedJson::array()));
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const std::string place = fmt::format("tools[{}]", i);
+    if (type_of(tools[i]) != "namespace") {
+      functions->push_back(nested_function(std::move(tools[i]), place));
+      continue;
+    }
+    expect_name(tools[i], place);
+    namespaces.push_back(tools[i]["name"]);
+    OrderedJson& own = tools[i]["tools"];
+    if (!own.is_array()) refuse_field(kBody, place + ".tools", own, "a list of functions");
+    for (size_t j = 0; j < own.size(); ++j)
+      functions->push_back(
+          nested_function(std::move(own[j]), fmt::format("{}.tools[{}]", place, j), namespaces.back() + '.'));
+  }
+  return functions;
 }
 
 // "text.format" as the "response_format" of chats; null where there is none.
@@ -81,7 +109,7 @@ OrderedJson repeated_fields(const OrderedJson& body, bool small) {
 // The number that a client wrote, not the float nearest to it.
 double as_written(float value) { return std::stod(fmt::format("{}", value)); }
 
-void rewrite_as_chat(OrderedJson& body, FieldReader& fields) {
+void rewrite_as_chat(OrderedJson& body, FieldReader& fields, std::vector<std::string>& namespaces) {
   OrderedJson& input = body["input"];  // may be added, which moves the others
   const auto limit = fields.integer("max_output_tokens", 1, kMaxAsked);
   const std::string* instructions = fields.text("instructions");
@@ -89,9 +117,9 @@ void rewrite_as_chat(OrderedJson& body, FieldReader& fields) {
   const LargeJson messages = messages_of_input(input, instructions != nullptr ? *instructions : std::string(), kBody);
   empty_json(input);
   if (const auto tools = body.find("tools"); tools != body.end() && tools->is_array())
-    for (size_t i = 0; i < tools->size(); ++i) nest_function((*tools)[i], fmt::format("tools[{}]", i));
+    *tools = std::move(*functions_of(*tools, namespaces));
   if (const auto choice = body.find("tool_choice"); choice != body.end() && choice->is_object())
-    nest_function(*choice, "tool_choice");
+    *choice = nested_function(std::move(*choice), "tool_choice");
   for (const char* key : {"input", "instructions", "text", "logprobs", "top_logprobs"}) body.erase(key);
   body["messages"] = std::move(*messages);
   if (!format.is_null()) body["text.format"] = std::move(format);
@@ -106,11 +134,12 @@ OpenAiRequest parse_responses_request(std::string_view body, const LineContext& 
   const LargeJson parsed = parse_request_body(body);
   FieldReader fields(*parsed, context, kBody);
   refuse_what_is_not_there(fields);
-  auto response = std::make_shared<OrderedJson>(repeated_fields(*parsed, body.size() <= kMaxRepeatedBytes));
-  rewrite_as_chat(*parsed, fields);
+  auto response = std::make_shared<ResponsesShape>();
+  response->repeated = repeated_fields(*parsed, body.size() <= kMaxRepeatedBytes);
+  rewrite_as_chat(*parsed, fields, response->namespaces);
   OpenAiRequest request = read_openai_request(*parsed, true, context, defaults, limits, fresh_seed, "input");
   const SamplingRule& rule = request.requests.front().rule;
-  response->update({{"temperature", as_written(rule.temperature)}, {"top_p", as_written(rule.top_p)}});
+  response->repeated.update({{"temperature", as_written(rule.temperature)}, {"top_p", as_written(rule.top_p)}});
   request.response = std::move(response);
   return request;
 }

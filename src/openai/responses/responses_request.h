@@ -3,11 +3,20 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
+#include "base/json/json.h"
 #include "openai/openai_request.h"
 
 namespace lfm2 {
+
+// What the answer to a body of /v1/responses has beside that of a chat.
+struct ResponsesShape {
+  OrderedJson repeated;                 // fields of the body
+  std::vector<std::string> namespaces;  // of functions, whose names begin with their namespace and a dot in the chat
+};
 
 // Rewrites the body as one of /v1/chat/completions and reads that: "input" and "instructions" become its messages, and
 // "text" its "response_format". Nothing is stored, so fields that ask for stored responses or for tools of the server

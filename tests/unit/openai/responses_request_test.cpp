@@ -50,7 +50,8 @@ TEST_F(ResponsesRequestTest, AnInputOfText) {
   EXPECT_EQ(request.fresh_seed, 7u);
   EXPECT_TRUE(request.stream);
   EXPECT_EQ(request.form.form, LineForm::kChatCompletion);
-  EXPECT_EQ(*request.response, OrderedJson::parse(R"({"instructions": null, "max_output_tokens": 5, "metadata": {},
+  EXPECT_EQ(request.response->repeated,
+            OrderedJson::parse(R"({"instructions": null, "max_output_tokens": 5, "metadata": {},
       "parallel_tool_calls": true, "reasoning": null, "text": {"format": {"type": "text"}}, "tool_choice": "auto",
       "tools": [], "temperature": 0.3, "top_p": 0.9})"));
   EXPECT_EQ(prompt(R"("input": "Hi")"), Json::parse(R"([{"role": "user", "content": "Hi"}])"));
@@ -95,8 +96,8 @@ TEST_F(ResponsesRequestTest, ToolsAndFormats) {
   const Json constraint = parse_json(called.requests[0].constraint, "constraint");
   EXPECT_EQ(constraint["calls"][0]["function"]["name"], "f");
   EXPECT_EQ(constraint["only"], "f");
-  EXPECT_EQ((*called.response)["tools"][0]["name"], "f");  // as they came
-  EXPECT_EQ((*called.response)["tool_choice"]["name"], "f");
+  EXPECT_EQ(called.response->repeated["tools"][0]["name"], "f");  // as they came
+  EXPECT_EQ(called.response->repeated["tool_choice"]["name"], "f");
   const std::string text = text_of(model_->tokenizer(), called.requests[0].prompt);
   EXPECT_NE(text.find(R"([{"type": "function", "function": {"name": "f", "strict": true, )"), std::string::npos)
       << text;
@@ -109,6 +110,25 @@ TEST_F(ResponsesRequestTest, ToolsAndFormats) {
   EXPECT_EQ(format(R"({"type": "json_object"})"), R"({"json_schema":{"type":"object"}})");
   EXPECT_EQ(format(R"({"type": "json_schema", "name": "n", "strict": true, "schema": {"type": "integer"}})"),
             R"({"json_schema":{"type":"integer"}})");
+}
+
+// As Codex offers and calls them.
+TEST_F(ResponsesRequestTest, NamespacesOfFunctions) {
+  const OpenAiRequest request = read(R"("input": [{"role": "user", "content": "x"},
+      {"type": "function_call", "call_id": "c", "name": "f", "namespace": "n", "arguments": "{}"},
+      {"type": "function_call_output", "call_id": "c", "output": "1"}],
+      "tools": [{"type": "function", "name": "f"},
+                {"type": "namespace", "name": "n", "description": "d", "tools": [{"type": "function", "name": "f"},
+                                                                                 {"type": "function", "name": "g"}]}],
+      "tool_choice": "required")");
+  EXPECT_EQ(request.response->namespaces, (std::vector<std::string>{"n"}));
+  EXPECT_EQ(request.response->repeated["tools"][1]["type"], "namespace");
+  std::vector<std::string> names;
+  const Json constraint = parse_json(request.requests[0].constraint, "constraint");
+  for (const Json& tool : constraint["calls"]) names.push_back(tool["function"]["name"]);
+  EXPECT_EQ(names, (std::vector<std::string>{"f", "n.f", "n.g"}));
+  const std::string text = text_of(model_->tokenizer(), request.requests[0].prompt);
+  EXPECT_NE(text.find(R"("function": {"name": "n.f", "arguments": {}})"), std::string::npos) << text;
 }
 
 TEST_F(ResponsesRequestTest, WhatChangesNothing) {
@@ -157,6 +177,9 @@ TEST_F(ResponsesRequestTest, Refusals) {
         R"("tools[0].type" is "web_search", expected "function": the server itself has no tools)"},
        {x + R"("tools": [{"type": "function", "function": {"name": "f"}}])",
         R"("tools[0].name" is null, expected text)"},
+       {x + R"("tools": [{"type": "namespace", "name": "n", "tools": [{"type": "custom"}]}])",
+        R"("tools[0].tools[0].type" is "custom", expected "function": the server itself has no tools)"},
+       {x + R"("tools": [{"type": "namespace"}])", R"("tools[0].name" is null, expected text)"},
        {x + R"("tool_choice": {"type": "allowed_tools"})",
         R"("tool_choice.type" is "allowed_tools", expected "function": the server itself has no tools)"},
        {x + R"("max_output_tokens": 0)", R"("max_output_tokens" is 0, expected an integer from 1 to 2147483648)"},
@@ -176,7 +199,7 @@ TEST_F(ResponsesRequestTest, LargeInstructionsAreNotRepeated) {
   const auto repeated = [&](size_t bytes) {
     const OpenAiRequest request =
         read(R"("input": "x", "truncate_prompt_tokens": 5, "instructions": ")" + std::string(bytes, ' ') + "\"");
-    return !(*request.response)["instructions"].is_null();
+    return !request.response->repeated["instructions"].is_null();
   };
   EXPECT_TRUE(repeated(120 << 10));
   EXPECT_FALSE(repeated(130 << 10));

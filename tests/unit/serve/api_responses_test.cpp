@@ -11,8 +11,9 @@ class ApiResponsesTest : public ApiToolsTest {
   // Asks while the model draws these texts.
   HttpReply answer(const std::vector<std::string>& texts, const std::string& fields) {
     drawer_.emplace(live_.replica(0), ids_of(texts));
-    HttpReply reply = ask("POST", "/v1/responses",
-                          R"({"input": "Hello", "tools": [{"type": "function", "name": "f"}], )" + fields + "}");
+    const bool own = fields.find("\"tools\"") != std::string::npos;
+    const std::string tools = own ? "" : R"("tools": [{"type": "function", "name": "f"}], )";
+    HttpReply reply = ask("POST", "/v1/responses", R"({"input": "Hello", )" + tools + fields + "}");
     drawer_.reset();
     return reply;
   }
@@ -154,6 +155,19 @@ TEST_F(ApiResponsesTest, WhatIsCutIsIncomplete) {
   const std::vector<Json> events = events_of(ask("POST", "/v1/responses", body + R"(, "stream": true})").body);
   EXPECT_EQ(events.back()["type"], "response.incomplete");
   EXPECT_EQ(events.back()["response"]["output"].back()["status"], "incomplete");
+}
+
+TEST_F(ApiResponsesTest, ACallHasItsNamespace) {
+  listen();
+  serve();
+  const std::vector<std::string> calls = {"<|tool_call_start|>", "[n.f(a=1), f()]", "<|tool_call_end|>"};
+  const Json output = whole(calls, R"("tools": [{"type": "function", "name": "f"},
+      {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]}])")["output"];
+  ASSERT_EQ(output.size(), 2u);
+  EXPECT_EQ(output[0]["name"], "f");
+  EXPECT_EQ(output[0]["namespace"], "n");
+  EXPECT_EQ(output[1]["name"], "f");
+  EXPECT_FALSE(output[1].contains("namespace"));
 }
 
 TEST_F(ApiResponsesTest, AnEmptyAnswerHasAMessage) {
