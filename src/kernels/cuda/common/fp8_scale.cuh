@@ -33,8 +33,10 @@ class Fp8Scale {
     // A power of two keeps the quotients' remainders away from the ends of fp32's range. Rows with infinities have an
     // infinite scale: it makes numbers 0 and infinities NaN.
     power_ = scale_ < 0x1p-60f ? 0x1p60f : scale_ > 0x1p60f ? 0x1p-60f : 1;
-    divisor_ = isinf(scale_) ? 1 : scale_ * power_;
-    inverse_ = isinf(scale_) ? 0 : 1 / divisor_;
+    const bool finite = !isinf(scale_);
+    const float divisor = finite ? scale_ * power_ : 1;
+    inverse_ = finite ? __frcp_rd(divisor) : 0;
+    rest_ = finite ? fmaf(-inverse_, divisor, 1) * inverse_ : 0;
   }
   __device__ float value() const { return scale_; }
   __device__ uint2 round(const Octet& x) const {
@@ -47,17 +49,14 @@ class Fp8Scale {
   }
 
  private:
-  // x / scale_, rounded as a division rounds it. For a quotient that is off by less than one unit in the last place,
-  // the remainder leads to the nearest float (Markstein, IA-64 and Elementary Functions, theorem 8.5).
+  // x / scale_, so near to the quotient that E4M3 rounds both alike: cuda_tests compares all significands of bf16.
+  // The two parts of the inverse have the same sign, so that -0 keeps its own.
   __device__ float divided(float x) const {
     x *= power_;
-    float quotient = x * inverse_;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) quotient = fmaf(fmaf(-quotient, divisor_, x), inverse_, quotient);
-    return copysignf(quotient, x);  // the remainder of -0 loses its sign
+    return fmaf(x, inverse_, x * rest_);
   }
 
-  float scale_, power_, divisor_, inverse_;
+  float scale_, power_, inverse_, rest_;
 };
 
 }  // namespace lfm2
