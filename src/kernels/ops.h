@@ -10,9 +10,13 @@
 // that of Hugging Face transformers, Lfm2 and Lfm2Moe.
 //
 // The four plain products (matmul, matmul_swiglu, grouped_matmul, grouped_swiglu) also accept fp8 operands with scales,
-// if both a and w are fp8; the result is that of the scaled values. The fused operators accept none. Three outputs may
-// be fp8: out of rms_norm, sorted of norm_route, and normed of combine_experts_norm. They hold the result in type act,
-// rounded as quantize does.
+// if both a and w are fp8; the result is that of the scaled values. Four fused operators accept fp8 w:
+// norm_route_swiglu with fp8 sorted, matmul_combine_experts if rounds_operand(), norm_matmul and norm_project_short_conv
+// if fuses_norm(). They round normed and a as quantize does, and normed is memory in type act.
+//
+// Some outputs may be fp8: out of rms_norm, sorted of norm_route, normed of combine_experts_norm, and, if
+// rounds_short_conv(), out of short_conv and cached_short_conv. They hold the result in type act, rounded as quantize
+// does.
 #pragma once
 
 #include <cstdint>
@@ -142,6 +146,9 @@ class Ops {
   // Operands: x, normed [m, k] act, norm_weight [k] weight, w [n, k] weight, bias [n] weight or empty, out [m, n] act
   virtual void norm_matmul(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& w, const Tensor& bias,
                            const Tensor& normed, const Tensor& out) = 0;
+
+  // Whether short_conv and cached_short_conv may write fp8 rows, with these bcz and weight, which lie on 16 bytes.
+  virtual bool rounds_short_conv(const Tensor& /*bcz*/, const Tensor& /*weight*/) const { return false; }
 
   // The gated short convolution between its two projections. B, C and z are the thirds of bcz's columns:
   //   u = B ∘ z, zero before the sample starts

@@ -65,6 +65,9 @@ class ChosenOps final : public Ops {
     call(fmt::format("norm_matmul n {} k {}", w.dim(0), w.dim(1)),
          [&] { ops_.norm_matmul(x, norm_weight, eps, w, bias, normed, out); });
   }
+  bool rounds_short_conv(const Tensor& bcz, const Tensor& weight) const override {
+    return ops_.rounds_short_conv(bcz, weight);
+  }
   void short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                   const Tensor& out) override {
     call("short_conv", [&] { ops_.short_conv(bcz, weight, bias, batch, out); });

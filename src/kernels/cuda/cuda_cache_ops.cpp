@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/attention/launch.h"
 #include "kernels/cuda/cuda_ops.h"
-#include "kernels/cuda/fused/launch.h"
+#include "kernels/cuda/fused/few_fp8_rows.h"
 #include "kernels/cuda/op_checks.h"
 #include "kernels/cuda/sampling/launch.h"
 #include "kernels/sampling.h"
@@ -129,7 +129,7 @@ CachedConvArgs cached_conv_args(const ShortConvArgs& args, const Batch& batch, c
 void CudaOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                                 const ConvCache& cache, const Tensor& out) {
   const ShortConvArgs args = short_conv_args(bcz, weight, bias, batch, out);
-  launch_cached_short_conv(stream_, args, cached_conv_args(args, batch, cache), out.dtype);
+  launch_cached_short_conv(stream_, args, cached_conv_args(args, batch, cache), bcz.dtype);
 }
 
 #if LFM2_HAS_SM90A
@@ -139,7 +139,7 @@ namespace {
 bool convolves_behind_product(const ShortConvArgs& args, const Batch& batch, const ConvCache& cache) {
   const bool one_each = batch.singles == batch.sequences && batch.sequences == batch.tokens;
   return one_each && batch.tokens <= kMaxConvolvedRows && args.taps == 3 && args.hidden % 16 == 0 &&
-         on_16_bytes(cache.states);
+         args.rounded.elements == nullptr && on_16_bytes(cache.states);
 }
 
 }  // namespace
@@ -151,12 +151,12 @@ void CudaOps::project_short_conv(const Tensor& x, const Tensor& in_proj, const T
   const ShortConvArgs args = short_conv_args(bcz, weight, bias, batch, out);
   const CachedConvArgs cached = cached_conv_args(args, batch, cache);
 #if LFM2_HAS_SM90A
-  if (convolves_behind_product(args, batch, cache))
+  if (in_proj.dtype != DType::kF8 && convolves_behind_product(args, batch, cache))
     if (const auto product = products_.skinny_args(x, in_proj, in_bias, bcz))
       return launch_project_short_conv(stream_, {*product, args, cached}, out.dtype);
 #endif
   matmul(x, in_proj, in_bias, bcz, Write::kStore);
-  launch_cached_short_conv(stream_, args, cached, out.dtype);
+  launch_cached_short_conv(stream_, args, cached, bcz.dtype);
 }
 
 void CudaOps::norm_project_short_conv(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& in_proj,
@@ -166,14 +166,19 @@ void CudaOps::norm_project_short_conv(const Tensor& x, const Tensor& norm_weight
   check_norm(x, norm_weight, normed);
 #if LFM2_HAS_SM90A
   const ShortConvArgs args = short_conv_args(bcz, weight, bias, batch, out);
-  if (convolves_behind_product(args, batch, cache))
-    if (const auto product = products_.skinny_args(x, in_proj, in_bias, bcz))
-      if (const auto norm = front_norm_args(*product, x.dtype, norm_weight, eps))
-        return launch_norm_project_short_conv(stream_, {*product, args, cached_conv_args(args, batch, cache)}, *norm,
-                                              out.dtype);
+  const bool fp8 = in_proj.dtype == DType::kF8;
+  if (convolves_behind_product(args, batch, cache) && (!fp8 || products_.rounds_operand(x, in_proj)))
+    if (const auto product = fp8 ? products_.fp8_args(x, in_proj, in_bias, bcz, Write::kStore)
+                                 : products_.skinny_args(x, in_proj, in_bias, bcz))
+      if (const auto norm = front_norm_args(*product, x.dtype, norm_weight, eps)) {
+        const ProjectShortConvArgs all{*product, args, cached_conv_args(args, batch, cache)};
+        if (!fp8) return launch_norm_project_short_conv(stream_, all, *norm, out.dtype);
+        if (takes_few_fp8_rows(*product)) return launch_norm_project_short_conv_fp8(stream_, all, *norm);
+      }
 #endif
-  rms_norm(x, norm_weight, eps, normed);
-  project_short_conv(normed, in_proj, in_bias, weight, bias, batch, cache, bcz, out);
+  const Tensor rows = rows_for(normed, in_proj);
+  rms_norm(x, norm_weight, eps, rows);
+  project_short_conv(rows, in_proj, in_bias, weight, bias, batch, cache, bcz, out);
 }
 
 void CudaOps::count_tokens(const Tensor& ids, const Tensor& keepers, const Batch& batch, const Tensor& counts) {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "kernels/cuda/experts/launch.h"
-#include "kernels/cuda/fused/launch.h"
+#include "kernels/cuda/fused/few_fp8_rows.h"
 #include "kernels/cuda/op_checks.h"
 #include "kernels/cuda/sampling/launch.h"
 
@@ -40,21 +40,32 @@ void CudaOps::put_columns(const Tensor& x, int64_t first, const Tensor& out) {
   launch_put_columns(stream_, x.data, x.dim(0), x.dim(1) * element, out.data + first * element, out.dim(1) * element);
 }
 
+void CudaOps::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) {
+#if LFM2_HAS_SM90A
+  if (w.dtype == DType::kF8)
+    if (const auto product = products_.fp8_args(a, w, bias, out, write); product && prefers_few_fp8_rows(*product))
+      return launch_matmul_few_fp8_rows(stream_, *product);
+#endif
+  products_.matmul(a, w, bias, out, write);
+}
+
 void CudaOps::norm_matmul(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& w, const Tensor& bias,
                           const Tensor& normed, const Tensor& out) {
   check_norm(x, norm_weight, normed);
 #if LFM2_HAS_SM90A
-  if (const auto product = products_.skinny_args(x, w, bias, out))
-    if (const auto norm = front_norm_args(*product, x.dtype, norm_weight, eps))
-      return launch_norm_matmul(stream_, *product, *norm, x.dtype);
+  if (w.dtype != DType::kF8)
+    if (const auto product = products_.skinny_args(x, w, bias, out))
+      if (const auto norm = front_norm_args(*product, x.dtype, norm_weight, eps))
+        return launch_norm_matmul(stream_, *product, *norm, x.dtype);
 #endif
-  rms_norm(x, norm_weight, eps, normed);
-  matmul(normed, w, bias, out, Write::kStore);
+  const Tensor rows = rows_for(normed, w);
+  rms_norm(x, norm_weight, eps, rows);
+  matmul(rows, w, bias, out, Write::kStore);
 }
 
 void CudaOps::short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                          const Tensor& out) {
-  launch_short_conv(stream_, short_conv_args(bcz, weight, bias, batch, out), out.dtype);
+  launch_short_conv(stream_, short_conv_args(bcz, weight, bias, batch, out), bcz.dtype);
 }
 
 // Computes the frequencies as the CPU's RopeTable does, which rounds where transformers rounds.
@@ -190,7 +201,8 @@ void CudaOps::norm_route_swiglu(const Tensor& x, const Tensor& norm_weight, floa
 #if LFM2_HAS_SM90A
   const NormRouteArgs route = norm_route_args(x, norm_weight, eps, gate, bias, rule, normed, routing, sorted);
   if (route.tokens <= kMaxRoutedTokens && norm_weight.dtype == x.dtype && routes_in_one_block(route, x.dtype))
-    if (auto product = products_.few_grouped_rows_args(sorted, w, routing.expert_offsets, out, Epilogue::kSwiglu)) {
+    if (auto product = products_.few_grouped_rows_args(sorted, w, routing.expert_offsets, out, Epilogue::kSwiglu);
+        product && (w.dtype != DType::kF8 || takes_few_fp8_rows(*product))) {
       product->a = x.data;
       return products_.set_routing_visible(launch_norm_route_swiglu(stream_, {*product, route}, x.dtype));
     }
@@ -266,8 +278,12 @@ void CudaOps::matmul_combine_experts(const Tensor& a, const Tensor& w, const Rou
   [[maybe_unused]] const CombineExpertsArgs combine = combine_args(y, routing, residual, products_.routing_visible());
 #if LFM2_HAS_SM90A
   if (combine.tokens <= kMaxCombinedTokens && combine.top_k <= kMaxCombinedChoices && w.dim(0) <= kMaxCombinedExperts)
-    if (const auto product = products_.few_grouped_rows_args(a, w, routing.expert_offsets, y, Epilogue::kStore))
-      return products_.set_routing_visible(launch_matmul_combine_experts(stream_, {*product, combine}, y.dtype));
+    if (const auto product = products_.few_grouped_rows_args(a, w, routing.expert_offsets, y, Epilogue::kStore)) {
+      if (w.dtype != DType::kF8)
+        return products_.set_routing_visible(launch_matmul_combine_experts(stream_, {*product, combine}, y.dtype));
+      if (is_float(a) && takes_few_fp8_rows(*product))
+        return products_.set_routing_visible(launch_matmul_combine_experts_fp8(stream_, {*product, combine}));
+    }
 #endif
   grouped_matmul(a, w, routing.expert_offsets, y);
   combine_experts(y, routing, residual);

@@ -41,11 +41,12 @@ class CudaOps final : public Ops {
   bool rounds_operand(const Tensor& a, const Tensor& w) const override { return products_.rounds_operand(a, w); }
   void quantize(const Tensor& x, const Tensor& out) override;
   void put_columns(const Tensor& x, int64_t first, const Tensor& out) override;
-  void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) override {
-    products_.matmul(a, w, bias, out, write);
-  }
+  void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) override;
   void norm_matmul(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& w, const Tensor& bias,
                    const Tensor& normed, const Tensor& out) override;
+  bool rounds_short_conv(const Tensor& bcz, const Tensor& weight) const override {
+    return short_conv_rounds(weight.dim(0), weight.numel() / weight.dim(0), bcz.dtype);
+  }
   void short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                   const Tensor& out) override;
   void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,

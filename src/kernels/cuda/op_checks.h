@@ -21,6 +21,11 @@ inline void check_norm(const Tensor& x, const Tensor& weight, const Tensor& out)
          "rms_norm: shapes");
 }
 
+// The memory of normed rows as a product with w reads them: in fp8 if w is.
+inline Tensor rows_for(const Tensor& normed, const Tensor& w) {
+  return w.dtype == DType::kF8 ? as_fp8_rows(normed, w.scales.group) : normed;
+}
+
 // The norm's arguments if a fused kernel can compute it before this product: one of few rows, with a norm weight of
 // this type.
 inline std::optional<FrontNormArgs> front_norm_args(const GemmArgs& product, DType act, const Tensor& norm_weight,
@@ -83,12 +88,24 @@ inline AttentionArgs attention_args(const Tensor& qkv, AttentionShape shape, con
 inline ShortConvArgs short_conv_args(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                                      const Tensor& out) {
   const int64_t hidden = weight.dim(0), length = hidden > 0 ? weight.numel() / hidden : 0;
+  const bool rounds = out.dtype == DType::kF8;
   expect(bcz.dim(0) == batch.tokens && bcz.dim(1) == 3 * hidden && out.dim(0) == batch.tokens && out.dim(1) == hidden &&
-             out.dtype == bcz.dtype && (!bias || bias.numel() == hidden) && length > 0 && hidden <= kMaxConvChannels,
+             (rounds || out.dtype == bcz.dtype) && (!bias || bias.numel() == hidden) && length > 0 &&
+             hidden <= kMaxConvChannels,
          "short_conv: shapes");
+  expect(!rounds || (short_conv_rounds(hidden, length, bcz.dtype) && on_16_bytes(bcz) && on_16_bytes(weight) &&
+                     on_16_bytes(bias) && on_16_bytes(out)),
+         "short_conv: fp8 rows");
   expect(batch.positions.dtype == DType::kI32 && batch.positions.numel() == batch.tokens, "short_conv: positions");
-  return {bcz.data, any(weight),  any(bias), batch.positions.as<const int32_t>(),
-          out.data, batch.tokens, hidden,    length};
+  return {.bcz = bcz.data,
+          .weight = any(weight),
+          .bias = any(bias),
+          .positions = batch.positions.as<const int32_t>(),
+          .out = rounds ? nullptr : out.data,
+          .tokens = batch.tokens,
+          .hidden = hidden,
+          .taps = length,
+          .rounded = rounded_rows(out)};
 }
 
 }  // namespace lfm2

@@ -33,14 +33,9 @@ void Moe::forward(Pass& pass, const Norm& norm, const Norm* next) const {
   const Tensor sorted = scratch.allocate_for(gate_up_, x.dtype, {rows, hidden});
   const Tensor product = scratch.allocate(x.dtype, {rows, ffn_});
   const Tensor output = scratch.allocate(x.dtype, {rows, hidden});
-  if (gate_up_.dtype == DType::kF8) {
-    ops.norm_route(residual, norm.weight, norm.eps, gate_, expert_bias_, rule_, x, routing, sorted);
-    ops.grouped_swiglu(sorted, gate_up_, routing.expert_offsets, product);
-  } else {
-    ops.norm_route_swiglu(residual, norm.weight, norm.eps, gate_, expert_bias_, rule_, gate_up_, x, routing, sorted,
-                          product);
-  }
-  if (next == nullptr && down_.dtype != DType::kF8)
+  ops.norm_route_swiglu(residual, norm.weight, norm.eps, gate_, expert_bias_, rule_, gate_up_, x, routing, sorted,
+                        product);
+  if (next == nullptr && !pass.must_round(product, down_))
     return ops.matmul_combine_experts(product, down_, routing, output, residual);
   ops.grouped_matmul(pass.operand(product, down_), down_, routing.expert_offsets, output);
   if (next == nullptr) return ops.combine_experts(output, routing, residual);

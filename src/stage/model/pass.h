@@ -55,7 +55,11 @@ struct Pass {
     return kept;
   }
   // Whether the norm before a token mixer should be fused into the following product.
-  bool fuses(const Norm& norm) const { return !norm.feeds_fp8 && ops.fuses_norm(residual); }
+  // With fp8, only for so few rows that the experts' down product may be fused with the sum of the experts.
+  bool fuses(const Norm& norm) const {
+    constexpr int64_t kFp8Rows = 2;
+    return ops.fuses_norm(residual) && (!norm.feeds_fp8 || (norm.fp8_group == 0 && residual.dim(0) <= kFp8Rows));
+  }
   // The tensor to which this norm is written: [tokens, hidden] act, or fp8 if all its readers multiply fp8.
   Tensor normed_by(const Norm& norm) const { return norm.fp8_group ? as_fp8_rows(normed, *norm.fp8_group) : normed; }
   // Computes the norm before a token mixer, unless it exists or should be fused into the following product.
@@ -64,9 +68,13 @@ struct Pass {
     ops.rms_norm(residual, norm.weight, norm.eps, normed_by(norm));
     is_normed = true;
   }
+  // Whether x must be rounded to fp8 before its product with w.
+  bool must_round(const Tensor& x, const Tensor& w) const {
+    return w.dtype == DType::kF8 && x.dtype != DType::kF8 && !ops.rounds_operand(x, w);
+  }
   // The operand of a product with w: x [tokens, k] act itself or, if w is fp8, x quantised to fp8 to match w's scales.
   Tensor operand(const Tensor& x, const Tensor& w) const {
-    if (w.dtype != DType::kF8 || x.dtype == DType::kF8 || ops.rounds_operand(x, w)) return x;
+    if (!must_round(x, w)) return x;
     const Tensor rounded = scratch.allocate_quantized({x.dim(0), x.dim(1)}, w.scales.group);
     ops.quantize(x, rounded);
     return rounded;

@@ -19,11 +19,14 @@ Tensor ShortConv::mix(const Pass& pass, const Norm& norm) const {
   const Tensor& residual = pass.residual;
   const int64_t tokens = residual.dim(0), hidden = residual.dim(1);
   const Tensor bcz = pass.scratch.allocate(residual.dtype, {tokens, 3 * hidden});
-  const Tensor gated = pass.scratch.allocate(residual.dtype, {tokens, hidden});
+  Tensor gated = pass.scratch.allocate(residual.dtype, {tokens, hidden});
+  const bool fused = pass.cache != nullptr && (in_proj_.dtype != DType::kF8 || !pass.is_normed);
+  if (!fused && pass.must_round(gated, out_proj_) && ops.rounds_short_conv(bcz, conv_))
+    gated = as_fp8_rows(gated, out_proj_.scales.group);
   if (pass.cache == nullptr) {
     pass.project(norm, in_proj_, in_bias_, bcz);
     ops.short_conv(bcz, conv_, conv_bias_, pass.batch, gated);
-  } else if (in_proj_.dtype == DType::kF8) {
+  } else if (!fused) {
     pass.project(norm, in_proj_, in_bias_, bcz);
     ops.cached_short_conv(bcz, conv_, conv_bias_, pass.batch, pass.cache->conv, gated);
   } else if (pass.is_normed) {

@@ -12,7 +12,7 @@ class ShortConv {
  public:
   ShortConv(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
   std::span<const Tensor> in_products() const { return {&in_proj_, 1}; }  // those that read the norm before it
-  // Returns the gated convolution [tokens, hidden] act of norm(residual).
+  // Returns the gated convolution [tokens, hidden] of norm(residual): act, or fp8 as out_proj multiplies it.
   Tensor mix(const Pass& pass, const Norm& norm) const;
   // residual += out_proj(mixed)
   void add(const Pass& pass, const Tensor& mixed) const {

@@ -9,6 +9,7 @@
 
 #include "cuda/experts/device_routing.h"
 #include "cuda/sequences.h"
+#include "support/fp8_cases.h"
 
 namespace lfm2 {
 namespace {
@@ -44,18 +45,31 @@ struct CudaMatmulCombineExpertsTest : ::testing::Test {
   }
 
   void check(int64_t tokens, Split split, const Case& c) {
+    HostTensor w(c.act, {c.experts, c.hidden, c.k});
+    w.fill_random(c.seed + 2, 2 / std::sqrt(static_cast<float>(c.k)));
+    const DeviceTensor down(w);
+    check(tokens, split, c, down);
+  }
+
+  // The same with fp8 weights, which have a scale for each row.
+  void check_fp8(int64_t tokens, Split split, const Case& c) {
+    const Fp8Matrix w({c.experts, c.hidden, c.k}, {1, 0}, c.seed + 2);
+    const DeviceTensor elements(w.elements), scales(w.scales);
+    check(tokens, split, c, w.with(elements, scales));
+  }
+
+  void check(int64_t tokens, Split split, const Case& c, const Tensor& down) {
     SCOPED_TRACE(fmt::format("{} tokens {}, hidden {} k {}, {} choices of {}, split {}", tokens, name(c.act), c.hidden,
                              c.k, c.top_k, c.experts, static_cast<int>(split)));
     const int64_t rows = tokens * c.top_k;
     TestRouting host(tokens, c.top_k, c.experts);
     host.ids.fill(choices(tokens, c, split));
     host.weights.fill_random(c.seed);
-    HostTensor a(c.act, {rows, c.k}), w(c.act, {c.experts, c.hidden, c.k}), residual(c.act, {tokens, c.hidden});
+    HostTensor a(c.act, {rows, c.k}), residual(c.act, {tokens, c.hidden});
     a.fill_random(c.seed + 1);
-    w.fill_random(c.seed + 2, 2 / std::sqrt(static_cast<float>(c.k)));
     residual.fill_random(c.seed + 3);
     const HostTensor untouched = nans(c.act, {rows, c.hidden});
-    const DeviceTensor x(a), down(w), apart_y(untouched), y(untouched);
+    const DeviceTensor x(a), apart_y(untouched), y(untouched);
     const DeviceTensor apart(residual), early(residual), late(residual);
     const DeviceRouting chosen(host);
     const Routing& routing = chosen.routing;
@@ -104,6 +118,18 @@ TEST_F(CudaMatmulCombineExpertsTest, EveryNumberOfChoicesAndExperts) {
 
 TEST_F(CudaMatmulCombineExpertsTest, TheWidthsOfTheModel) {
   for (const int64_t tokens : {1, 2, 8}) check(tokens, Split::kRandom, {.hidden = 2048, .k = 1792});
+}
+
+// Up to eight rows, which the product rounds; more units than multiprocessors, and a k that the kernel does not take.
+TEST_F(CudaMatmulCombineExpertsTest, Fp8Weights) {
+  for (const auto& [tokens, top_k] : {std::pair<int64_t, int64_t>{1, 4}, {2, 4}, {2, 3}, {8, 1}, {1, 1}, {4, 2}})
+    for (const Split split : {Split::kRandom, Split::kSame, Split::kApart, Split::kTwice}) {
+      const auto seed = static_cast<uint32_t>(tokens);
+      check_fp8(tokens, split, {.hidden = 136, .k = 1792, .top_k = top_k, .seed = seed});
+      check_fp8(tokens, split, {.hidden = 72, .k = 256, .top_k = top_k, .experts = 9, .seed = seed});
+      check_fp8(tokens, split, {.hidden = 2328, .k = 256, .top_k = top_k, .experts = 9, .seed = seed});
+      check_fp8(tokens, split, {.hidden = 40, .k = 1664, .top_k = top_k, .experts = 9, .seed = seed});
+    }
 }
 
 }  // namespace

@@ -48,6 +48,19 @@ TEST_F(CudaNormProjectShortConvTest, TheWidthOfTheModel) {
   for (const int64_t count : {1, 8}) check(count, {.hidden = 2048, .k = 2048, .norm = true});
 }
 
+// Also more units than multiprocessors, and what the kernel for fp8 does not take.
+TEST_F(CudaNormProjectShortConvTest, Fp8Weights) {
+  for (int64_t count = 1; count <= 9; ++count)
+    for (const auto& [hidden, k] :
+         {std::pair<int64_t, int64_t>{16, 256}, {48, 1792}, {2048, 2048}, {2320, 512}, {80, 384}, {48, 2304}})
+      check(count, {.hidden = hidden,
+                    .k = k,
+                    .biases = count % 2 == 0,
+                    .seed = static_cast<uint32_t>(count + hidden),
+                    .norm = true,
+                    .fp8 = true});
+}
+
 TEST_F(CudaNormProjectShortConvTest, OtherNumbersOfTaps) {
   for (const int64_t taps : {1, 2, 4}) check(5, {.taps = taps, .norm = true});
 }

@@ -8,6 +8,7 @@
 
 #include "cuda/experts/device_routing.h"
 #include "cuda/sequences.h"
+#include "support/fp8_cases.h"
 
 namespace lfm2 {
 namespace {
@@ -22,6 +23,7 @@ struct CudaNormRouteSwigluTest : ::testing::Test {
     int64_t preferred = 0;                // experts that the bias puts before all others
     std::vector<double> first_of_rows{};  // put where a row begins: first that of row 0
     uint32_t seed = 1;
+    bool fp8 = false;  // w has a scale for each row
   };
   struct Result {
     explicit Result(const Case& c)
@@ -70,17 +72,21 @@ struct CudaNormRouteSwigluTest : ::testing::Test {
                              name(c.act), name(c.norm), c.hidden, c.ffn, c.top_k, c.experts, c.bias ? ", bias" : "",
                              c.preferred));
     const Inputs host(c);
-    const DeviceTensor x(host.x), norm(host.norm), gate(host.gate), terms(host.bias), w(host.w);
+    const DeviceTensor x(host.x), norm(host.norm), gate(host.gate), terms(host.bias), w16(host.w);
+    const Fp8Matrix host_w8({c.experts, 2 * c.ffn, c.hidden}, {1, 0}, c.seed + 4);
+    const DeviceTensor elements(host_w8.elements), scales(host_w8.scales);
+    const Tensor w = c.fp8 ? host_w8.with(elements, scales) : static_cast<const Tensor&>(w16);
     const Tensor bias = c.bias ? static_cast<const Tensor&>(terms) : Tensor();
+    const auto rows_of = [&](const Tensor& sorted) { return c.fp8 ? as_fp8_rows(sorted, 0) : sorted; };
     const RouterRule rule{c.top_k, true, 1.5f};
     const Result apart = run(
         c, [&](Ops& ops, const Routing& routing, const Tensor& normed, const Tensor& sorted, const Tensor& product) {
-          ops.norm_route(x, norm, 1e-5f, gate, bias, rule, normed, routing, sorted);
-          ops.grouped_swiglu(sorted, w, routing.expert_offsets, product);
+          ops.norm_route(x, norm, 1e-5f, gate, bias, rule, normed, routing, rows_of(sorted));
+          ops.grouped_swiglu(rows_of(sorted), w, routing.expert_offsets, product);
         });
     const Result together = run(
         c, [&](Ops& ops, const Routing& routing, const Tensor& normed, const Tensor& sorted, const Tensor& product) {
-          ops.norm_route_swiglu(x, norm, 1e-5f, gate, bias, rule, w, normed, routing, sorted, product);
+          ops.norm_route_swiglu(x, norm, 1e-5f, gate, bias, rule, w, normed, routing, rows_of(sorted), product);
         });
     EXPECT_EQ(difference(together.routing.routing, apart.routing.routing), "");
     EXPECT_TRUE(same_bits(together.product, apart.product)) << "product";
@@ -92,6 +98,18 @@ TEST_F(CudaNormRouteSwigluTest, EveryNumberOfTokens) {
     for (const DType act : kFloatTypes)
       for (const bool bias : {false, true})
         check({.tokens = tokens, .act = act, .bias = bias, .seed = static_cast<uint32_t>(tokens)});
+}
+
+// Every number of tokens, of tiles of a block, and widths that the kernel for fp8 does not take.
+TEST_F(CudaNormRouteSwigluTest, Fp8Weights) {
+  for (int64_t tokens = 1; tokens <= 9; ++tokens)
+    for (const int64_t ffn : {8, 24, 160, 528, 1056, 1792})
+      for (const int64_t hidden : {256, 2048})
+        check({.tokens = tokens, .hidden = hidden, .ffn = ffn, .experts = ffn == 1792 ? 32 : 9, .fp8 = true});
+  for (const int64_t tokens : {1, 2, 7})
+    for (const int64_t hidden : {128, 288, 1792})
+      for (const auto& [top_k, experts] : {std::pair<int64_t, int64_t>{1, 1}, {1, 32}, {3, 17}, {4, 4}, {4, 32}})
+        check({.tokens = tokens, .hidden = hidden, .ffn = 200, .top_k = top_k, .experts = experts, .fp8 = true});
 }
 
 // Rows that fill no whole slices of the gate's product, pieces of k or trees of the norm's sum, and rows that no kernel

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "cuda/sequences.h"
+#include "support/fp8_cases.h"
 
 namespace lfm2::test {
 
@@ -21,13 +22,15 @@ struct ProjectedConvTest : ::testing::Test {
     uint32_t seed = 1;
     bool norm = false;  // norm_project_short_conv, otherwise project_short_conv
     int64_t block = 1;  // tokens of each sequence in a batch; above 1 they are a draft block
+    bool fp8 = false;   // in_proj has a scale for each row
   };
 
   // Sequences with `count` blocks, the last of which may be shorter, in rows together: first up to different positions,
   // then two blocks more.
   void check(int64_t count, const Case& c) {
-    SCOPED_TRACE(fmt::format("{} tokens {}, hidden {} k {}, {} taps{}{}, blocks of {}", count, name(c.act), c.hidden,
-                             c.k, c.taps, c.biases ? ", biases" : "", c.norm ? ", norm" : "", c.block));
+    SCOPED_TRACE(fmt::format("{} tokens {}, hidden {} k {}, {} taps{}{}{}, blocks of {}", count, name(c.act), c.hidden,
+                             c.k, c.taps, c.biases ? ", biases" : "", c.norm ? ", norm" : "", c.fp8 ? ", fp8" : "",
+                             c.block));
     constexpr int64_t kPositions[] = {255, 0, 2, 256, 1, 5, 254};
     std::vector<int64_t> lengths;
     std::vector<Sequences::Part> before, single;
@@ -49,7 +52,10 @@ struct ProjectedConvTest : ::testing::Test {
     Sequences sequences(lengths, kPage, c.seed);
     const int64_t first_page_row = Sequences::kStateRows * sequences.slots();
     const HostTensor no_states = nans(DType::kF32, {first_page_row + sequences.pages(), c.taps - 1, c.hidden});
-    const DeviceTensor w(in_proj), taps(weight), w_bias(in_bias), taps_bias(bias), scale(norm);
+    const DeviceTensor w16(in_proj), taps(weight), w_bias(in_bias), taps_bias(bias), scale(norm);
+    const Fp8Matrix host_w8({3 * c.hidden, c.k}, {1, 0}, c.seed);
+    const DeviceTensor w8(host_w8.elements), w8_scales(host_w8.scales);
+    const Tensor w = c.fp8 ? host_w8.with(w8, w8_scales) : static_cast<const Tensor&>(w16);
     const DeviceTensor apart_states(no_states), together_states(no_states);
     const Tensor product_bias = c.biases ? static_cast<const Tensor&>(w_bias) : Tensor();
     const Tensor conv_bias = c.biases ? static_cast<const Tensor&>(taps_bias) : Tensor();
@@ -62,8 +68,9 @@ struct ProjectedConvTest : ::testing::Test {
       const DeviceTensor x(host_x), apart(out), together(out), apart_bcz(bcz), together_bcz(bcz);
       const DeviceTensor apart_normed(host_x), together_normed(nans(c.act, {tokens, c.k}));
       on_gpu([&](Ops& ops) {
-        if (c.norm) ops.rms_norm(x, scale, 1e-5f, apart_normed);
-        ops.matmul(apart_normed, w, product_bias, apart_bcz, Write::kStore);
+        const Tensor rows = c.fp8 ? as_fp8_rows(apart_normed, 0) : static_cast<const Tensor&>(apart_normed);
+        if (c.norm) ops.rms_norm(x, scale, 1e-5f, rows);
+        ops.matmul(rows, w, product_bias, apart_bcz, Write::kStore);
         ops.cached_short_conv(apart_bcz, taps, conv_bias, sequences.batch, {apart_states, first_page_row, kPage},
                               apart);
         const ConvCache cache{together_states, first_page_row, kPage};

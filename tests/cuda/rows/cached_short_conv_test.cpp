@@ -1,11 +1,12 @@
 // cached_short_conv on the GPU gives the bits of whole samples, however those are cut, and keeps the states at the ends
-// of their pages.
+// of their pages. Both convolutions round to fp8 as quantize does.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
 #include "cuda/sequences.h"
+#include "support/fp8_cases.h"
 
 namespace lfm2 {
 namespace {
@@ -31,6 +32,9 @@ class CudaCachedShortConvTest : public ::testing::Test {
     const Tensor& bias_or_none = with_bias ? static_cast<const Tensor&>(device_bias) : Tensor();
     on_gpu([&](Ops& ops) { ops.short_conv(in, device_weight, bias_or_none, sequences.packed.device, device_whole); });
     device_whole.fetch(whole);
+    check_rounded(whole, in, device_weight, [&](Ops& ops, const Tensor& out) {
+      ops.short_conv(in, device_weight, bias_or_none, sequences.packed.device, out);
+    });
     std::map<int64_t, int64_t> ends;  // the last token of each full page
     while (!sequences.finished()) {
       const auto parts = sequences.random_parts(1200, blocks);
@@ -45,6 +49,10 @@ class CudaCachedShortConvTest : public ::testing::Test {
       });
       device_out.fetch(out);
       ASSERT_TRUE(same_bits(out, expected));
+      check_rounded(expected, rows, device_weight, [&](Ops& ops, const Tensor& rounded) {
+        ops.cached_short_conv(rows, device_weight, bias_or_none, sequences.batch, {states, first_page_row, kPage},
+                              rounded);
+      });
       for (size_t i = 0; i < sequences.tokens.size(); ++i)
         if (const int64_t row = sequences.cache_row(i); row % kPage == kPage - 1)
           ends[row / kPage] = sequences.tokens[i];
@@ -52,6 +60,33 @@ class CudaCachedShortConvTest : public ::testing::Test {
     states.fetch(no_states);
     pages_checked_ += ends.size();
     check_pages(bcz, no_states, first_page_row, ends);
+  }
+
+  // convolve(ops, out) must write to fp8 rows what quantize makes of `expected`, where the GPU rounds with these
+  // operands.
+  template <class F>
+  void check_rounded(const HostTensor& expected, const Tensor& bcz, const Tensor& weight, const F& convolve) {
+    for (const int64_t group : {0, 128}) {
+      const int64_t tokens = expected->dim(0), hidden = expected->dim(1);
+      Fp8Matrix at_once({tokens, hidden}, {1, group}, 1), after({tokens, hidden}, {1, group}, 2);
+      const DeviceTensor plain(expected), once(at_once.elements), once_scales(at_once.scales), twice(after.elements),
+          twice_scales(after.scales);
+      bool rounds = false;
+      on_gpu([&](Ops& ops) {
+        rounds = ops.rounds_short_conv(bcz, weight);
+        if (!rounds) return;
+        convolve(ops, at_once.with(once, once_scales));
+        ops.quantize(plain, after.with(twice, twice_scales));
+      });
+      if (!rounds) return;
+      once.fetch(at_once.elements);
+      once_scales.fetch(at_once.scales);
+      twice.fetch(after.elements);
+      twice_scales.fetch(after.scales);
+      ASSERT_TRUE(same_bits(at_once.elements, after.elements)) << "group " << group;
+      ASSERT_TRUE(same_bits(at_once.scales, after.scales)) << "group " << group;
+      ++rounded_;
+    }
   }
 
   // The state behind a page's last token: the inputs of the convolution of the last taps - 1 positions, oldest first.
@@ -71,7 +106,7 @@ class CudaCachedShortConvTest : public ::testing::Test {
 
   void TearDown() override { EXPECT_GT(pages_checked_, 0u) << "no page was filled"; }
 
-  size_t pages_checked_ = 0;
+  size_t pages_checked_ = 0, rounded_ = 0;
 };
 
 TEST_F(CudaCachedShortConvTest, HasTheBitsOfWholeSamples) {
@@ -97,6 +132,13 @@ TEST_F(CudaCachedShortConvTest, BlocksHaveTheBitsOfWholeSamples) {
 TEST_F(CudaCachedShortConvTest, AFewTokens) {
   for (const DType act : {DType::kF32, DType::kBf16})
     for (const int64_t hidden : {64, 33}) check({1, 2, 40, 9}, hidden, 3, true, act, 1);
+}
+
+TEST_F(CudaCachedShortConvTest, RoundsRowsAsQuantizeDoes) {
+  for (const int64_t hidden : {256, 1280, 2048})
+    for (const bool with_bias : {false, true})
+      check({1, 2, 3, 40, 5, 700, 9, 1, 64, 33, 1500}, hidden, 3, with_bias, DType::kBf16, 7);
+  EXPECT_GT(rounded_, 50u);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/cuda/fused/launch.h"
-#include "kernels/cuda/gemm/gemm_skinny_tiles.cuh"
+#include "kernels/cuda/fused/skinny_fp8.cuh"
 #include "kernels/cuda/rows/row_types.cuh"
 
 namespace lfm2::skinny {
@@ -15,10 +15,12 @@ namespace lfm2::skinny {
 constexpr int kNormThreads = kMaxTrees * 32;
 constexpr int kNormBytes = kRowGroup * kMaxTrees * static_cast<int>(sizeof(float));  // static shared memory
 
+inline int kept_row_bytes(int64_t rows, int64_t k) {
+  return static_cast<int>(rows * ceil_divide(k, kDepth) * kRowBytes);
+}
 // The layout of a block that keeps all `rows` rows of a.
 inline Layout layout_with_kept(int tiles, int64_t rows, int64_t k, Share share) {
-  const auto kept_bytes = static_cast<int>(rows * ceil_divide(k, kDepth) * kRowBytes);
-  Layout layout = layout_of(tiles, 0, k, share.without(kept_bytes));
+  Layout layout = layout_of(tiles, 0, k, share.without(kept_row_bytes(rows, k)));
   layout.kept_rows = static_cast<int>(rows);
   return layout;
 }
@@ -91,6 +93,23 @@ __device__ __forceinline__ void norm_rows_in_line(const KeptOctets& own, uint4 s
 template <class T>
 __device__ __noinline__ void norm_kept_rows(KeptOctets own, uint4 scale, float eps) {
   norm_rows_in_line<T>(own, scale, eps);
+}
+
+// One warp rounds a row that the block keeps.
+template <class T>
+__device__ __forceinline__ void round_kept_row(const Fp8Rows& rows, int row, uint32_t kept, int kept_rows, int k) {
+  round_row<T>(rows, row, k,
+               [&](int column) { return Packed<T>{{load_shared(kept_octet(kept, kept_rows, row, column / kOctet))}}; });
+}
+
+// Rounds all of them. All threads of the block call this, from different places.
+template <class T>
+__device__ __noinline__ void round_kept_rows(Fp8Rows rows, uint32_t kept, int kept_rows, int k) {
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  if (warp < kept_rows) round_kept_row<T>(rows, warp, kept, kept_rows, k);
+  fence_proxy_async();
+  __syncwarp();
+  block_barrier();
 }
 
 template <class T>

@@ -49,7 +49,8 @@ struct NormRouteSwigluArgs {
 };
 constexpr int64_t kMaxRoutedTokens = 8;
 // launch_norm_route if routes_in_one_block(), with a weight of the norm of x's type, then launch_gemm_skinny of groups
-// with kSwiglu, to its own type; with the same bits. For up to kMaxRoutedTokens tokens.
+// with kSwiglu, to its own type; with the same bits. For up to kMaxRoutedTokens tokens. If w is fp8, it is that of
+// takes_few_fp8_rows(), and the bits are those of launch_norm_route to fp8 rows and launch_gemm_fp8.
 Visible launch_norm_route_swiglu(cudaStream_t stream, const NormRouteSwigluArgs& args, DType act);
 
 // launch_qk_norm_rope, then launch_append_keys_values, with the same bits. Returns false, and does nothing, for heads

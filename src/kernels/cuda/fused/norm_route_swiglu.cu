@@ -5,15 +5,19 @@
 // The two blocks of a cluster share the product with the router's gate. So each can load its half of the gate into
 // registers before the wait: no kernel writes the gate.
 //
-// The bits are those of norm_route_kernel and gemm_skinny.cu, one after the other.
+// If w is fp8, the block rounds the normed rows, and an instruction multiplies four tiles of w with all tokens
+// (skinny_fp8.cuh).
+//
+// The bits are those of norm_route_kernel and gemm_skinny.cu or gemm_fp8.cu, one after the other.
 #include <algorithm>
 
 #include "kernels/cuda/common/shared_memory.cuh"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/experts/gate_product.cuh"
 #include "kernels/cuda/experts/group_blocks.cuh"
+#include "kernels/cuda/fused/few_fp8_rows.h"
 #include "kernels/cuda/fused/front_norm.cuh"
-#include "kernels/cuda/fused/launch.h"
+#include "kernels/cuda/fused/skinny_fp8.cuh"
 #include "kernels/cuda/gemm/gemm_skinny_units.cuh"
 
 namespace lfm2 {
@@ -46,15 +50,20 @@ class GateTile;
 __device__ __noinline__ void choose(const NormRouteArgs& args, uint32_t sums, RoutingMemory& memory);
 __device__ int expert_of_lane(const NormRouteArgs& args, const RoutingMemory& memory);
 __device__ void store_routing(const NormRouteArgs& args, const SortedLane& sorted, const float* weights);
+template <class T, int instructions>
+__device__ void multiply_fp8_units(const NormRouteSwigluArgs& args, const Layout& layout, const Block& block,
+                                   const Fp8Rows& rows, const SortedLane& sorted, const Ballots<5>& ballots,
+                                   UnitScheduler scheduler);
 
 // - operands: x [tokens, hidden] of type T, norm_weight [hidden] and gate [experts, hidden] of the same, bias [experts]
-//   fp32 or null; w [experts, n, hidden] of type T; out the routing, and out [tokens top_k, n / 2] of type T. product.a
-//   is x, product.offsets is not read.
+//   fp32 or null; w [experts, n, hidden] of type T or, with `fp8`, of fp8 with a scale for each row; out the routing,
+//   and out [tokens top_k, n / 2] of type T. product.a is x, product.offsets is not read.
 // - block: norms and routes all tokens, up to kMaxRoutedTokens, with the other block of its cluster (GateTile); then it
 //   processes units as gemm_skinny_kernel does.
-// - thread: see FrontNorm, GateTile and choose; then as in gemm_skinny_kernel.
-// - alignment: hidden a multiple of kChunkK, n in sixteens, everything on 16 bytes.
-template <class T>
+// - thread: see FrontNorm, GateTile and choose; then as in gemm_skinny_kernel. `fp8`: the last warps round a token each
+//   before the choice, and the first four multiply (multiply_fp8_units).
+// - alignment: hidden a multiple of kChunkK (`fp8`: of kFp8KStep), n in sixteens, everything on 16 bytes.
+template <class T, bool fp8>
 __global__ void __launch_bounds__(kNormThreads, 2)
     norm_route_swiglu_kernel(const __grid_constant__ CUtensorMap w_map,
                              const __grid_constant__ NormRouteSwigluArgs args, const __grid_constant__ Layout layout) {
@@ -63,8 +72,13 @@ __global__ void __launch_bounds__(kNormThreads, 2)
   const auto& [product, route] = args;
   if constexpr (kShownRouting == Visible::kAfterWait) pdl_trigger();
   start_cluster(route, memory);
-  const Block block = start_block(shared, &w_map, &w_map, layout, product.k);
-  const FrontNorm<T> norm(product, {route.norm_weight, route.eps}, layout, block);
+  __shared__ float scales[kRowGroup];
+  const Fp8Rows rounded_rows(shared, scales);
+  const Block block = start_block(shared + (fp8 ? fp8_row_bytes(product.k) : 0), &w_map, &w_map, layout,
+                                  fp8 ? fp8_words(product.k) : product.k);
+  Block normed = block;  // of 16 bits
+  if constexpr (fp8) normed.pieces = static_cast<int>(product.k / kDepth);
+  const FrontNorm<T> norm(product, {route.norm_weight, route.eps}, layout, normed);
   const GateTile<T> gate(route);
   const bool has_bias = route.bias != nullptr && static_cast<int>(threadIdx.x) < route.experts;
   const float bias = has_bias ? route.bias[threadIdx.x] : 0.0f;
@@ -78,6 +92,11 @@ __global__ void __launch_bounds__(kNormThreads, 2)
   float total[4];
   gate.multiply(block.kept, total);
   gate.share(total, block.buffers, memory);
+  if constexpr (fp8) {
+    const int token = kNormThreads / 32 - 1 - static_cast<int>(threadIdx.x / 32);
+    if (token < route.tokens)
+      round_kept_row<T>(rounded_rows, token, block.kept, layout.kept_rows, static_cast<int>(product.k));
+  }
   choose(route, block.buffers, memory);
   fence_proxy_async();  // the copy engine writes where the sums were
   __syncthreads();
@@ -87,11 +106,18 @@ __global__ void __launch_bounds__(kNormThreads, 2)
   const int count = __popc(ballots.lanes(static_cast<int>(threadIdx.x % 32)));
   const SortedLane sorted(expert, ballots, count, 0);
   if (warp == 0) store_routing(route, sorted, memory.weights);
-  if (warp == layout.tiles) {
-    const auto scheduler = [&] {
-      return UnitScheduler(product, kRowGroup, layout.unit_columns, sorted.end - count, sorted.end);
-    };
+  const auto scheduler = [&] {
+    return UnitScheduler(product, kRowGroup, layout.unit_columns, sorted.end - count, sorted.end);
+  };
+  // With `fp8` the first warps multiply, also if there are fewer tiles.
+  if (warp == (fp8 ? kNormThreads / 32 - 1 : layout.tiles)) {
     load_buffers(product, &w_map, &w_map, layout, block, scheduler, [] {});
+  } else if constexpr (fp8) {
+    if (warp >= kFp8Warps) return;
+    if (layout.tiles > kFp8Warps)
+      multiply_fp8_units<T, 2>(args, layout, block, rounded_rows, sorted, ballots, scheduler());
+    else
+      multiply_fp8_units<T, 1>(args, layout, block, rounded_rows, sorted, ballots, scheduler());
   } else if (warp < layout.tiles) {
     const Ballots<5> by_row(expert >= 0 ? sorted.row : -1);
     multiply_units<T, 1, true>(product, false, layout, block, [&](int first_row, int rows) {
@@ -211,26 +237,71 @@ __device__ void store_routing(const NormRouteArgs& args, const SortedLane& sorte
   if constexpr (kShownRouting == Visible::kBeforeWait) pdl_trigger();
 }
 
-template <class T>
+// What the four warps that multiply fp8 do. The columns of an instruction are the tokens, so each lane finds the sorted
+// rows of its two tokens.
+template <class T, int instructions>
+__device__ void multiply_fp8_units(const NormRouteSwigluArgs& args, const Layout& layout, const Block& block,
+                                   const Fp8Rows& rows, const SortedLane& sorted, const Ballots<5>& ballots,
+                                   UnitScheduler scheduler) {
+  const GemmArgs& product = args.product;
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const int top_k = args.route.top_k, n = static_cast<int>(product.n), tokens = static_cast<int>(args.route.tokens);
+  const WgmmaOperand operand(rows.address);
+  UnitScheduler::Unit unit;
+  Turn turn;
+  while (scheduler.next(unit)) {
+    const unsigned own = ballots.lanes(unit.group);  // assignments to the unit's expert
+    int row_of[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int token = lane % 4 * 2 + i, first = token < tokens ? token * top_k : 0;
+      const int choice = __ffs(static_cast<int>(own >> first)) - 1;
+      const int row = __shfl_sync(kAllLanes, sorted.row, (first + choice) & 31);
+      row_of[i] = token < tokens && choice >= 0 && choice < top_k ? row : -1;
+    }
+    const auto column_of = [&](int i) { return unit.first_column + (i * kFp8Warps + warp) * kTile; };
+    Fp8Factors factors[instructions];
+#pragma unroll
+    for (int i = 0; i < instructions; ++i) factors[i].load(product, unit.group, column_of(i));
+    barrier_wait(block.full + turn.buffer * 8, turn.parity);
+    float sums[instructions][4] = {};
+    multiply_fp8(layout, block, turn, operand, sums);
+#pragma unroll
+    for (int i = 0; i < instructions; ++i) {
+      const int column = column_of(i);
+      if (i * kFp8Warps + warp >= layout.tiles || column >= n) continue;
+      factors[i].scale(rows, sums[i]);
+#pragma unroll
+      for (int j = 0; j < 2; ++j)  // the second eight rows of the tile are those of the up rows
+        if (row_of[j] >= 0)
+          static_cast<T*>(product.out)[static_cast<int64_t>(row_of[j]) * (n / 2) + column / 2 + lane / 4] =
+              rounded<T>(silu(sums[i][j]) * sums[i][j + 2]);
+    }
+  }
+}
+
+template <class T, bool fp8>
 void launch_routed_product(cudaStream_t stream, NormRouteSwigluArgs args, DType act) {
   GemmArgs& product = args.product;
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-  constexpr int kUsed = kNormBytes + static_cast<int>(sizeof(RoutingMemory));
+  constexpr int kUsed = kNormBytes + static_cast<int>(sizeof(RoutingMemory) + kRowGroup * sizeof(float));
   const Share share = share_of(Kernel::kRoutedProduct, args.route.tokens).without(kUsed);
   // The sums fit into the tile buffers, which take at least half of what the kept rows leave.
   static_assert((share_of(Kernel::kRoutedProduct, kMaxRoutedTokens).bytes - kUsed -
                  kMaxRoutedTokens * kMaxFrontNormedK * static_cast<int>(sizeof(T))) /
                     2 >=
                 static_cast<int>(sizeof(SliceSums)));
-  const Layout layout =
-      layout_with_kept(choose_tiles(product, multiprocessors, kRoutedTiles), args.route.tokens, product.k, share);
-  const CUtensorMap w_map = pieces_map(product.w.data, act, product.groups, product.n, product.k,
-                                       layout.box_tiles * kTile, kDepth, layout.pieces);
+  const int tiles = choose_tiles(product, multiprocessors, kRoutedTiles);
+  Layout layout = layout_with_kept(tiles, args.route.tokens, product.k, share);
+  if constexpr (fp8)
+    layout = fp8_layout(tiles, true, product.k, share, kept_row_bytes(args.route.tokens, product.k), args.route.tokens);
+  const CUtensorMap w_map = pieces_map(product.w.data, fp8 ? DType::kF8 : act, product.groups, product.n, product.k,
+                                       layout.box_tiles * kTile, fp8 ? kFp8Depth : kDepth, layout.pieces);
   const int64_t units =
       row_tile_bound(product.m, product.groups, kRowGroup) * ceil_divide(product.n, layout.tiles * kTile);
   const int64_t blocks = ceil_divide(std::min<int64_t>(units, multiprocessors), kCluster) * kCluster;
   product.offsets_visible = Visible::kBeforeWait;  // every block computes them itself
-  constexpr auto kernel = norm_route_swiglu_kernel<T>;
+  constexpr auto kernel = norm_route_swiglu_kernel<T, fp8>;
   allow_shared_bytes<kernel, max_bytes(Kernel::kRoutedProduct) - kUsed>();
   launch_dependent("norm_route_swiglu_kernel", kernel, {blocks, kNormThreads, share.bytes, kCluster}, stream, w_map,
                    args, layout);
@@ -240,7 +311,10 @@ void launch_routed_product(cudaStream_t stream, NormRouteSwigluArgs args, DType 
 
 Visible launch_norm_route_swiglu(cudaStream_t stream, const NormRouteSwigluArgs& args, DType act) {
   static_assert(kMaxRoutedTokens <= kTileTokens && kTileTokens == kRowGroup && kSlices * kSliceK <= kMaxFrontNormedK);
-  with_16_bit_type(act, [&](auto zero) { launch_routed_product<decltype(zero)>(stream, args, act); });
+  if (args.product.w.dtype == DType::kF8)
+    launch_routed_product<__nv_bfloat16, true>(stream, args, act);
+  else
+    with_16_bit_type(act, [&](auto zero) { launch_routed_product<decltype(zero), false>(stream, args, act); });
   return kShownRouting;
 }
 

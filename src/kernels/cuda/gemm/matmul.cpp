@@ -48,4 +48,11 @@ std::optional<GemmArgs> Products::skinny_args(const Tensor& a, const Tensor& w, 
   return product.args;
 }
 
+std::optional<GemmArgs> Products::fp8_args(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out,
+                                           Write write) const {
+  const Product product = dense_product(a, w, bias, out, write);
+  if (product.path != GemmPath::kFp8 || product.args.m == 0 || product.args.n == 0) return std::nullopt;
+  return product.args;
+}
+
 }  // namespace lfm2

@@ -39,7 +39,11 @@ class Products {
 
   // The arguments of matmul if it would use launch_gemm_skinny and write out in the type of a.
   std::optional<GemmArgs> skinny_args(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out) const;
-  // The same for grouped_matmul (kStore) or grouped_swiglu (kSwiglu); none if there are no rows or columns.
+  // The arguments of matmul if it would use launch_gemm_fp8; none if there are no rows or columns.
+  std::optional<GemmArgs> fp8_args(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out,
+                                   Write write) const;
+  // The same as skinny_args for grouped_matmul (kStore) or grouped_swiglu (kSwiglu), or the arguments for
+  // launch_gemm_fp8; none if there are no rows or columns.
   std::optional<GemmArgs> few_grouped_rows_args(const Tensor& a, const Tensor& w, const Tensor& expert_offsets,
                                                 const Tensor& out, Epilogue epilogue) const;
 

@@ -57,7 +57,10 @@ struct ShortConvArgs {
   const int32_t* positions;  // [tokens]; copied by the host, written by no kernel (dependent_launch.cuh)
   void* out;                 // [tokens, hidden]
   int64_t tokens, hidden, taps;
+  RoundedRows rounded{};  // if there are elements, they receive the rows in fp8, and out is not written
 };
+// Whether `rounded` may be set for rows of `act`: three taps, and a block has room for whole rows.
+bool short_conv_rounds(int64_t hidden, int64_t taps, DType act);
 void launch_short_conv(cudaStream_t stream, const ShortConvArgs& args, DType act);
 
 // The states from which the convolution of each sequence continues.

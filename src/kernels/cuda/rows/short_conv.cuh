@@ -2,7 +2,10 @@
 // channels of some consecutive tokens.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/rows/fp8_rows.cuh"
 #include "kernels/cuda/rows/launch.h"
 #include "kernels/cuda/rows/row_types.cuh"
 #include "kernels/cuda/rows/short_conv_state.cuh"
@@ -11,7 +14,8 @@ namespace lfm2::conv {
 
 constexpr int kLanes = 32, kWarps = 8;  // a block has 32 octets of channels, and each of its warps a run of tokens
 static_assert(kLanes * kOctet == kConvBlockChannels);
-constexpr int64_t kFewTokens = 1024;  // up to this many tokens, a thread has one
+constexpr int kBlockRow = kWarps * kLanes * kOctet;  // or a block has one run, and up to this many channels of it
+constexpr int64_t kFewTokens = 1024;                 // up to this many tokens, a thread has one
 // The number of tokens in a thread's run. The thread also loads the inputs before its run, which its neighbour loads,
 // too.
 template <class T>
@@ -23,22 +27,27 @@ template <class T>
 __device__ Octet product(const Packed<T>& left, const Packed<T>& right);
 __device__ inline Octet bias_of(const ShortConvArgs& args, int64_t c, bool vector);
 template <class T>
-__device__ void store_gated(const ShortConvArgs& args, int64_t token, int64_t c, Octet sum, const Packed<T>& gate_bits,
-                            bool vector);
+__device__ Octet gated(Octet sum, const Packed<T>& gate_bits);
+template <class T>
+__device__ void store_gated(const ShortConvArgs& args, int64_t token, int64_t c, const Octet& x, bool vector);
+template <class T, int kRun>
+__device__ void store_rounded_run(const ShortConvArgs& args, int64_t first, int64_t c, const Packed<T> (&rows)[kRun]);
 
 // The convolution with three taps, which the published models have. All loads of a thread are in flight before the
 // first is used.
 // - operands: bcz [tokens, 3 hidden] and out [tokens, hidden] of type T, weight [hidden, 3] and bias [hidden] of any
-//   type; cached: states [rows, 2, hidden] fp32, read from and written to other rows.
-// - block: kLanes octets of channels of kWarps runs of kRun consecutive tokens.
+//   type; cached: states [rows, 2, hidden] fp32, read from and written to other rows. `rounds`: args.rounded receives
+//   the rows in fp8 instead of out.
+// - block: kLanes octets of channels of kWarps runs of kRun consecutive tokens; `rounds`: all channels of one run.
 // - thread: eight channels of one run; it also loads the two tokens before its run, which its neighbour loads too.
-// - alignment: `vector`: hidden in octets, everything on 16 bytes; otherwise any.
-template <class T, int kRun, bool cached>
+// - alignment: `vector`: hidden in octets, everything on 16 bytes; otherwise any. `rounds`: as short_conv_rounds()
+// says.
+template <class T, int kRun, bool cached, bool rounds>
 __global__ void __launch_bounds__(kLanes* kWarps, 2)
     short_conv3_kernel(ShortConvArgs args, CachedConvArgs cache, bool vector) {
   pdl_trigger();
-  const int64_t c = (static_cast<int64_t>(blockIdx.y) * kLanes + threadIdx.x) * kOctet;
-  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y) * kRun;
+  const int64_t c = (static_cast<int64_t>(rounds ? threadIdx.y : blockIdx.y) * kLanes + threadIdx.x) * kOctet;
+  const int64_t first = (rounds ? int64_t{blockIdx.x} : int64_t{blockIdx.x} * kWarps + threadIdx.y) * kRun;
   const bool mine = c < args.hidden && first < args.tokens;
   // No kernel writes weights and index arrays, so they are read before the wait.
   Octet taps[3];  // flattened [channel, tap]
@@ -53,7 +62,7 @@ __global__ void __launch_bounds__(kLanes* kWarps, 2)
   }
   const Octet bias = mine ? bias_of(args, c, vector) : Octet{};
   pdl_wait();
-  if (!mine) return;
+  if (!mine) return;                                // never with `rounds`
   Packed<T> b[kRun + 2], z[kRun + 2], gates[kRun];  // b and z begin two tokens before the run
 #pragma unroll
   for (int t = 0; t < kRun + 2; ++t) {
@@ -67,10 +76,11 @@ __global__ void __launch_bounds__(kLanes* kWarps, 2)
 #pragma unroll
   for (int t = 0; t < kRun; ++t)
     if (first + t < args.tokens) gates[t] = load_part<T>(args, 1, first + t, c, vector);
+  [[maybe_unused]] Packed<T> rows[kRun] = {};
   Octet past[2] = {product(b[0], z[0]), product(b[1], z[1])};  // the inputs two tokens back and one token back
 #pragma unroll
   for (int t = 0; t < kRun; ++t) {
-    if (first + t >= args.tokens) return;
+    if (first + t >= args.tokens) break;
     const Octet now = product(b[t + 2], z[t + 2]);
     const TokenCoord& place = places[t];
     if constexpr (cached) {
@@ -86,7 +96,10 @@ __global__ void __launch_bounds__(kLanes* kWarps, 2)
       const auto tap = [&](int j) { return taps[(3 * i + j) / kOctet].v[(3 * i + j) % kOctet]; };
       sum.v[i] = convolve3(place.position, {tap(0), tap(1), tap(2)}, {past[0].v[i], past[1].v[i], now.v[i]}, sum.v[i]);
     }
-    store_gated(args, first + t, c, sum, gates[t], vector);
+    if constexpr (rounds)
+      rows[t] = pack<T>(gated(sum, gates[t]));
+    else
+      store_gated<T>(args, first + t, c, gated(sum, gates[t]), vector);
     if constexpr (cached)
       for_each_row_behind(cache, place, [&](int64_t row) {
         if (place.position >= 1) store_octet(state_at(args, cache, row, 0, c), past[1], args.hidden - c, vector);
@@ -95,6 +108,7 @@ __global__ void __launch_bounds__(kLanes* kWarps, 2)
     past[0] = past[1];
     past[1] = now;
   }
+  if constexpr (rounds) store_rounded_run(args, first, c, rows);
 }
 
 template <class T>
@@ -117,12 +131,35 @@ __device__ inline Octet bias_of(const ShortConvArgs& args, int64_t c, bool vecto
 }
 
 template <class T>
-__device__ void store_gated(const ShortConvArgs& args, int64_t token, int64_t c, Octet sum, const Packed<T>& gate_bits,
-                            bool vector) {
+__device__ Octet gated(Octet sum, const Packed<T>& gate_bits) {
   const Octet gate = unpack(gate_bits);
 #pragma unroll
   for (int i = 0; i < kOctet; ++i) sum.v[i] *= gate.v[i];
-  store_octet(static_cast<T*>(args.out) + token * args.hidden + c, sum, args.hidden - c, vector);
+  return sum;
+}
+
+template <class T>
+__device__ void store_gated(const ShortConvArgs& args, int64_t token, int64_t c, const Octet& x, bool vector) {
+  store_octet(static_cast<T*>(args.out) + token * args.hidden + c, x, args.hidden - c, vector);
+}
+
+// Rounds a run from token `first` on, of which the block has all channels and each thread those from c on.
+template <class T, int kRun>
+__device__ void store_rounded_run(const ShortConvArgs& args, int64_t first, int64_t c, const Packed<T> (&rows)[kRun]) {
+  __shared__ float maxima[kRun][kWarps];
+#pragma unroll
+  for (int t = 0; t < kRun; ++t) {
+    const float largest = max_over<32>(largest_magnitude(unpack(rows[t])));
+    if (threadIdx.x == 0) maxima[t][threadIdx.y] = largest;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int t = 0; t < kRun; ++t) {
+    if (first + t >= args.tokens) return;
+    float largest = 0;
+    for (unsigned warp = 0; warp < blockDim.y; ++warp) largest = fmaxf(largest, maxima[t][warp]);
+    store_rounded(args.rounded, first + t, c, args.hidden, unpack(rows[t]), largest, true);
+  }
 }
 
 // The convolution with any number of taps. The inputs before a token are read again for every token.
@@ -156,7 +193,7 @@ __global__ void __launch_bounds__(kLanes* kWarps)
         if (c + i < args.hidden)
           sum.v[i] = fmaf(load_one(args.weight, (c + i) * args.taps + last - back), u.v[i], sum.v[i]);
     }
-    store_gated(args, token, c, sum, load_part<T>(args, 1, token, c, vector), vector);
+    store_gated<T>(args, token, c, gated(sum, load_part<T>(args, 1, token, c, vector)), vector);
     if constexpr (cached)
       for_each_row_behind(cache, place, [&](int64_t row) {
         for (int64_t back = place.position < last - 1 ? place.position : last - 1; back >= 0; --back)
@@ -167,17 +204,25 @@ __global__ void __launch_bounds__(kLanes* kWarps)
 
 template <class T, bool cached>
 void launch_kernels(cudaStream_t stream, const ShortConvArgs& args, const CachedConvArgs& cache) {
+  const bool rounds = args.rounded.elements != nullptr;
   const bool vector = args.hidden % kOctet == 0 && on_16_bytes(args.bcz) && on_16_bytes(args.out) &&
                       on_16_bytes(args.weight.data) && on_16_bytes(args.bias.data) && on_16_bytes(cache.states);
   const auto start = [&](auto kernel, int64_t run) {
-    const dim3 blocks(static_cast<unsigned>(ceil_divide(args.tokens, kWarps * run)),
-                      static_cast<unsigned>(ceil_divide(args.hidden, kLanes * kOctet)));
-    launch_dependent("short_conv_kernel", kernel, {blocks, dim3(kLanes, kWarps)}, stream, args, cache, vector);
+    const auto octets = static_cast<unsigned>(ceil_divide(args.hidden, kLanes * kOctet));  // blocks or warps of them
+    const dim3 blocks(static_cast<unsigned>(ceil_divide(args.tokens, rounds ? run : kWarps * run)),
+                      rounds ? 1 : octets);
+    const dim3 threads(kLanes, rounds ? octets : kWarps);
+    launch_dependent("short_conv_kernel", kernel, {blocks, threads}, stream, args, cache, vector);
   };
   if (args.taps != 3) return start(short_conv_kernel<T, cached>, kTokens<T>);
-  if constexpr (cached)
-    if (args.tokens <= kFewTokens) return start(short_conv3_kernel<T, 1, true>, 1);
-  start(short_conv3_kernel<T, kTokens<T>, cached>, kTokens<T>);
+  const auto start_taps3 = [&](auto rounding) {
+    if constexpr (cached)
+      if (args.tokens <= kFewTokens) return start(short_conv3_kernel<T, 1, true, rounding()>, 1);
+    start(short_conv3_kernel<T, kTokens<T>, cached, rounding()>, kTokens<T>);
+  };
+  if constexpr (std::is_same_v<T, __nv_bfloat16>)
+    if (rounds) return start_taps3(std::true_type{});
+  start_taps3(std::false_type{});
 }
 
 }  // namespace lfm2::conv
