@@ -11,8 +11,8 @@
 //
 // The four plain products (matmul, matmul_swiglu, grouped_matmul, grouped_swiglu) also accept fp8 operands with scales,
 // if both a and w are fp8; the result is that of the scaled values. Four fused operators accept fp8 w:
-// norm_route_swiglu with fp8 sorted, matmul_combine_experts if rounds_operand(), norm_matmul and norm_project_short_conv
-// if fuses_norm(). They round normed and a as quantize does, and normed is memory in type act.
+// norm_route_swiglu with fp8 sorted, matmul_combine_experts if rounds_operand(), norm_matmul and
+// norm_project_short_conv if fuses_norm(). They round normed and a as quantize does, and normed is memory in type act.
 //
 // Some outputs may be fp8: out of rms_norm, sorted of norm_route, normed of combine_experts_norm, and, if
 // rounds_short_conv(), out of short_conv and cached_short_conv. They hold the result in type act, rounded as quantize
