@@ -28,7 +28,13 @@ WgmmaTile choose_fp8_tile(const GemmArgs& args, int multiprocessors) {
            (args.offsets == nullptr ? 1 : 2) * args.m <= args.groups * tile.rows;
   };
   for (const WgmmaTile tile : kFp8TransposedTiles)
-    if (fits(tile)) return tile;
+    if (tile.cluster == 1 && fits(tile)) return tile;
+  // Groups are uneven: tiles of 128 rows would leave a few rows of many groups over, and a tile of few rows takes most
+  // of the time of a whole one. The factors of groups of k leave registers for fewer rows.
+  constexpr WgmmaTile kRoomy{160, 128, 2, true};
+  const int64_t most_rows = args.scales.group == 0 ? 256 : 144;
+  if (args.offsets != nullptr && takes_transposed(args, false, kRoomy.rows) && args.m <= args.groups * most_rows)
+    return kRoomy;
   const auto tiles = [&](int64_t side) {
     return std::max(ceil_divide(args.m, side), std::min(args.m, args.groups)) * ceil_divide(args.n, side);
   };

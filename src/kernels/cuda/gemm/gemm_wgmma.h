@@ -7,10 +7,10 @@ namespace lfm2 {
 
 struct WgmmaTile {
   int rows, columns;
-  int cluster;  // number of thread blocks: 1, or 2 with 128 rows.
+  int cluster;  // number of thread blocks: 1, or 2, with 128 rows or transposed
   // The transpose is computed (swap-AB): rows of w are the instruction's rows, and rows of a its columns. There may be
   // any multiple of 8 columns, so a tile multiplies no more rows of a than there are. Only for outputs of the operands'
-  // type; with more than kMaxDirectRows rows, only without bias and addition; never in clusters.
+  // type; with more than kMaxDirectRows rows, only without bias and addition. The blocks of a cluster share rows of a.
   bool transposed = false;
   // a is bf16, and every block rounds the rows of its tiles to fp8 with a scale for each row, as Ops::quantize does.
   // Only transposed, with k up to kMaxRoundedK.
@@ -30,8 +30,8 @@ inline constexpr WgmmaTile kWgmmaTransposedTiles[] = {
 // For fp8, whose sums need twice the registers.
 inline constexpr WgmmaTile kFp8Tiles[] = {{128, 128, 2}, {128, 128, 1}, {64, 64, 1}};
 inline constexpr WgmmaTile kFp8SwigluTiles[] = {{128, 128, 2}, {128, 128, 1}};
-inline constexpr WgmmaTile kFp8TransposedTiles[] = {
-    {16, 64, 1, true}, {16, 128, 1, true}, {32, 128, 1, true}, {64, 128, 1, true}, {128, 128, 1, true}};
+inline constexpr WgmmaTile kFp8TransposedTiles[] = {{16, 64, 1, true},  {16, 128, 1, true},  {32, 128, 1, true},
+                                                    {64, 128, 1, true}, {128, 128, 1, true}, {160, 128, 2, true}};
 inline constexpr WgmmaTile kFp8RoundingTile{16, 64, 1, true, true};
 
 // `out` is the type of the output.

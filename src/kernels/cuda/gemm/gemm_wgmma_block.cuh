@@ -47,7 +47,8 @@ struct Shape {
   static constexpr int kBuffers = (kBytes - kFixedBytes) / (kBufferBytes + kNoteBytes);
   static constexpr int kSharedBytes = 1024 + kFixedBytes + kBuffers * (kBufferBytes + kNoteBytes);
 
-  static_assert(tile.cluster == 1 || (tile.cluster == 2 && tile.rows == 128), "a CTA pair has two tiles of 128 rows");
+  static_assert(tile.cluster == 1 || (tile.cluster == 2 && (tile.rows == 128 || tile.transposed)),
+                "a CTA pair has two tiles of 128 rows, or the same rows");
   static_assert((tile.transposed ? tile.columns : tile.rows) % kWgmmaGroupRows == 0,
                 "a warpgroup has 64 rows of wgmma");
   static_assert(kMultipliers <= 2 && kThreads <= 1024, "registers go by warpgroups");

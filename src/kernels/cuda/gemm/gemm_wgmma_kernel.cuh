@@ -184,7 +184,7 @@ __device__ __forceinline__ void multiply_transposed(const GemmArgs& args, const 
     float sums[kParts][width() / 2] = {};
     const auto w_row = [&](int w, int part) { return w + ((w_first + part * kWgmmaGroupRows) * kRowBytes >> 4); };
     if constexpr (sizeof(T) == 1) {
-      static_assert(kParts == 1 && tile.rows <= 128, "the sums, and those of a piece, fill the registers");
+      static_assert(kParts == 1 && tile.rows <= 160, "the sums, and those of a piece, fill the registers");
       Fp8Scales<T, width(), true> scales(args, place.group, place.first_row,
                                          place.first_column + w_first + warpgroup_row());
       if constexpr (tile.rounds) {
@@ -294,9 +294,10 @@ void launch_tile(cudaStream_t stream, const GemmArgs& args, DType act, bool floa
   const int box_rows = rows_of_a_box(args, tile);
   const CUtensorMap a_map = matrix_map(args.a, act, args.m, args.k, box_rows, kDepth<T>);
   const CUtensorMap w_map = matrices_map(args.w.data, act, args.groups, args.n, args.k, S::kWBox, kDepth<T>);
-  // With clusters, every group may have two row tiles outside pairs.
-  const int64_t row_units = tile.cluster == 1 ? row_tile_bound(args.m, args.groups, tile.rows)
-                                              : args.m / (tile.rows * tile.cluster) + 2 * std::min(args.m, args.groups);
+  // With pairs, every group may have two row tiles outside them.
+  const int64_t row_units = tile.cluster == 1 || tile.transposed
+                                ? row_tile_bound(args.m, args.groups, tile.rows)
+                                : args.m / (tile.rows * tile.cluster) + 2 * std::min(args.m, args.groups);
   const int64_t units = row_units * ceil_divide(args.n, tile.columns);
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount) - args.reserved_sms;
   const auto clusters = std::min<int64_t>(units, multiprocessors / tile.cluster);

@@ -66,8 +66,10 @@ class TileScheduler {
   static constexpr int kCluster = tile.cluster, kPairRows = tile.rows * kCluster;
   static constexpr int kBand = kWgmmaBandRows / kPairRows, kMaxMissing = 31;
 
-  // A pair that would lack more rows than kMaxMissing is not made; its tiles become singles.
+  // A pair that would lack more rows than kMaxMissing is not made; its tiles become singles. So do all tiles of which
+  // clusters compute the transpose.
   __device__ static int pairs_of(int rows) {
+    if (kCluster > 1 && tile.transposed) return 0;
     return (rows + (kCluster == 1 ? tile.rows - 1 : kMaxMissing)) / kPairRows;
   }
   __device__ static int singles_of(int rows, int pairs) {
