@@ -1,9 +1,9 @@
-// Where the time of a decoding step goes: bench_decode [--length POSITIONS] [--steps STEPS] [--steps-only]
-// [--route-apart | --route-together] [--json FILE] SEQUENCES....
-// Runs the steps of a whole LFM2-8B-A1B in bf16, with random weights and without a host between them, on one GPU. For
-// each number of sequences it prints the time of a step, and for each operator how long all its calls of a step take
-// alone, and how much shorter a step is without them. A run of many steps (3 where nothing is said) shows what the GPU
-// does at its power limit. Run by hand on a machine with a GPU.
+// Where the time of a decoding step goes: bench_decode [--fp8=experts | --fp8=all] [--fp8-cache] [--length POSITIONS]
+// [--steps STEPS] [--steps-only] [--route-apart | --route-together] [--json FILE] SEQUENCES.... The first two come
+// first. Runs the steps of a whole LFM2-8B-A1B in bf16, with random weights and without a host between them, on one
+// GPU. For each number of sequences it prints the time of a step, and for each operator how long all its calls of a
+// step take alone, and how much shorter a step is without them. A run of many steps (3 where nothing is said) shows
+// what the GPU does at its power limit. Run by hand on a machine with a GPU.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -16,6 +16,7 @@
 #include "kernels/cuda/common/cuda_check.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_stream.h"
+#include "kernels/fp8_cache.h"
 #include "kernels/tensor_memory.h"
 #include "stage/model/memory_plan.h"
 #include "stage/model/stage.h"
@@ -247,10 +248,10 @@ class RandomWeights final : public WeightSource {
 
 class Bench {
  public:
-  Bench(Backend& backend, Fp8Modules fp8)
+  Bench(Backend& backend, Fp8Modules fp8, bool fp8_cache)
       : backend_(backend),
         stream_(dynamic_cast<CudaStream&>(backend.compute()).native()),
-        config_(parse_model_config(builtin_model_config("lfm2-8b-a1b"), "lfm2-8b-a1b")),
+        config_(config_of(fp8_cache)),
         weights_(backend, fp8),
         stage_(weights_, config_, {0, config_.layers}),
         ops_(backend.ops()) {
@@ -294,6 +295,12 @@ class Bench {
   }
 
  private:
+  static ModelConfig config_of(bool fp8_cache) {
+    ModelConfig config = parse_model_config(builtin_model_config("lfm2-8b-a1b"), "lfm2-8b-a1b");
+    config.fp8_cache = fp8_cache;
+    return config;
+  }
+
   struct Step {
     Step(Bench& owner, int64_t sequences, int64_t length)
         : bench(owner),
@@ -304,6 +311,11 @@ class Bench {
       for (const LayerCache& layer : caches.layers())
         for (const Tensor& tensor : {layer.key_values.keys, layer.key_values.values, layer.conv.states})
           if (tensor) bench.weights_.fill(tensor);
+      for (const LayerCache& layer : caches.layers())
+        for (uint8_t* scales : {layer.key_values.key_scales, layer.key_values.value_scales})
+          if (scales != nullptr)
+            CUDA_CHECK(cudaMemset(scales, kScaleBias - 9,
+                                  static_cast<size_t>(layer.key_values.keys.numel() / bench.config_.head_dim)));
       const int64_t pages = length / kPage + 1;
       std::vector<int32_t> each, positions, offsets = {0}, table, states, draws;
       for (int32_t s = 0; s < static_cast<int32_t>(sequences); ++s) {
@@ -424,9 +436,11 @@ int main(int argc, char** argv) {
   const Fp8Modules fp8 = first == "--fp8=experts" ? Fp8Modules::kExperts
                          : first == "--fp8=all"   ? Fp8Modules::kAll
                                                   : Fp8Modules::kNone;
-  Bench bench(*backend, fp8);
+  int i = fp8 == Fp8Modules::kNone ? 1 : 2;
+  const bool fp8_cache = i < argc && argv[i] == std::string("--fp8-cache");
+  Bench bench(*backend, fp8, fp8_cache);
   int64_t length = 64;
-  for (int i = fp8 == Fp8Modules::kNone ? 1 : 2; i < argc; ++i) {
+  for (i += fp8_cache ? 1 : 0; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--length" && i + 1 < argc)
       length = std::stoll(argv[++i]);

@@ -1,11 +1,13 @@
-// Speed of fp8 products beside bf16's, in the shapes of LFM2-8B-A1B: bench_fp8 [ROWS...], rows of each expert.
-// choose_fp8_tile follows from what it prints, a line for each product and tile: the product, rows, tile, us, TFLOP/s,
-// GB/s of weights; a star marks the tile that is chosen. A figure is the median of recorded runs of launches that
-// depend on one another, each with weights that are not in the cache. Run by hand on a machine with an H200.
+// Speed of fp8 products beside bf16's, in the shapes of LFM2-8B-A1B: bench_fp8 [--uneven] [--experts] [ROWS...], rows
+// of each expert, or, with --uneven, the mean of rows that fall to experts by chance; --experts leaves dense products
+// out. choose_fp8_tile follows from what it prints, a line for each product and tile: the product, rows, tile, us,
+// TFLOP/s, GB/s of weights; a star marks the tile that is chosen. A figure is the median of recorded runs of launches
+// that depend on one another, each with weights that are not in the cache. Run by hand on a machine with an H200.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <span>
 #include <string>
@@ -52,6 +54,8 @@ class Bench {
       noise8_[i] = from_float<F8>(normal(generator)), noise16_[i] = from_float<Bf16>(to_float(noise8_[i]));
     std::printf("%s\nproduct rows type tile us TFLOP/s GB/s\n", backend_->description().c_str());
   }
+  bool uneven = false;
+
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
 
@@ -70,6 +74,12 @@ class Bench {
     backend_->compute().submit([&] { CUDA_CHECK(cudaMemsetAsync(scales.data, 0x3c, scales.bytes(), stream_)); });
     std::vector<int32_t> bounds;
     for (int64_t e = 0; e <= shape.groups; ++e) bounds.push_back(static_cast<int32_t>(e * m / shape.groups));
+    if (uneven) {
+      std::mt19937 generator(7);
+      for (int32_t& bound : bounds) bound = 0;
+      for (int64_t row = 0; row < m; ++row) ++bounds[1 + generator() % static_cast<size_t>(shape.groups)];
+      std::partial_sum(bounds.begin(), bounds.end(), bounds.begin());
+    }
     backend_->upload(offsets, 0, DType::kI32, bounds.data(), shape.groups + 1);
     GemmArgs args{};
     args.out = out.data, args.m = m, args.n = shape.n, args.k = shape.k, args.groups = shape.groups;
@@ -160,10 +170,21 @@ int main(int argc, char** argv) {
     return 77;
   }
   std::vector<int64_t> rows;
-  for (int i = 1; i < argc; ++i) rows.push_back(std::clamp<int64_t>(std::stoll(argv[i]), 1, 8192));
+  bool uneven = false, experts = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--uneven")
+      uneven = true;
+    else if (argument == "--experts")
+      experts = true;
+    else
+      rows.push_back(std::clamp<int64_t>(std::stoll(argument), 1, 8192));
+  }
   if (rows.empty()) rows = {1, 4, 16, 32, 64, 128, 256, 1024, 4096};
   Bench bench;
+  bench.uneven = uneven;
   for (const Shape& shape : kShapes)
-    for (const int64_t m : rows) bench.run(shape, m);
+    for (const int64_t m : rows)
+      if (shape.groups > 1 || !experts) bench.run(shape, m);
   return 0;
 }
