@@ -2,6 +2,8 @@
 # drafts.sh SHARDS [ranks] [job options ...]: how much faster a generation is with drafts that are right with a known
 # probability, and that its bytes are those without. Needs a build with tests (LFM2_TESTS); LFM2_STAGE names the program.
 # One line for each number of sequences and kind of drafts: tokens/s, ratio to no drafts, accepted of drafted tokens.
+# SEQUENCES and DRAFTS choose some of them; TOKENS are drawn after prompts of LENGTH tokens. Drafts of "none" repeat the
+# job without drafts, so their ratio is that of two equal jobs.
 set -eu
 [ $# -gt 0 ] || { echo "Usage: drafts.sh SHARDS [ranks] [job options ...]" >&2; exit 64; }
 shards=$1 ranks=${2:-1}
@@ -9,7 +11,7 @@ shift $(($# < 2 ? $# : 2))
 program=${LFM2_STAGE:-lfm2_stage}
 folder=$(mktemp -d)
 trap 'rm -r "$folder"' EXIT
-tokens=${TOKENS:-256} length=${LENGTH:-64}
+tokens=${TOKENS:-960} length=${LENGTH:-64}
 run() { # NAME SEQUENCES [options ...]
   local name=$1 sequences=$2
   shift 2
@@ -19,7 +21,7 @@ run() { # NAME SEQUENCES [options ...]
 status=0
 for sequences in ${SEQUENCES:-1 8 32}; do
   run plain "$sequences" "$@"
-  for draft in none right@0.5 right@0.7 right@0.9 right@1 wrong; do
+  for draft in ${DRAFTS:-right@0.5 right@0.7 right@0.9 wrong}; do
     source=(--draft "test:$draft:$folder/plain.jsonl")
     [ "$draft" = none ] && source=()
     run drafted "$sequences" "${source[@]}" "$@"

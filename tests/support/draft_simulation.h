@@ -210,7 +210,10 @@ struct DraftSimulation {
   }
 
   void run(LiveRequests& source) {
-    Scheduler scheduler(source, limits, drafters);
+    // Steps take any times, so all numbers of drafts are chosen.
+    std::mt19937 random(3);
+    double now = 0;
+    Scheduler scheduler(source, limits, drafters, [&] { return now += 1e-3 * static_cast<double>(1 + random() % 4); });
     SequenceTable table(limits.caches);
     DraftCaches caches(limits.caches);
     StepArrays arrays;

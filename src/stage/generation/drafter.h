@@ -28,25 +28,4 @@ class Drafter {
 // Makes the drafter of a sequence from its request, which comes without its prompt, and the prompt's length.
 using DrafterFactory = std::function<std::unique_ptr<Drafter>(const Request& request, int64_t prompt)>;
 
-// How many drafts a sequence gets in a step: a fixed number, or a number chosen by how many of its drafts were right.
-// It depends on the sequence's own steps alone.
-class DraftLength {
- public:
-  // `most`: the largest number, and the number itself if it is `fixed`.
-  DraftLength(int64_t most, bool fixed) : most_(most), fixed_(fixed) {}
-  DraftLength() = default;
-
-  // The number for the next step. A chosen number is 0 while drafts do not pay, except for one try now and then.
-  int64_t limit() const;
-  void on_step() { skipped_ = limit() == 0 ? skipped_ + 1 : 0; }  // called before each decode step of the sequence
-  void on_verified(int64_t drafts, int64_t accepted);
-
- private:
-  int64_t most_ = 0;
-  bool fixed_ = true;
-  // Tries and hits of drafts whose predecessors were right, with a decay. The first values are a guess.
-  double tries_ = 4, hits_ = 3;
-  int64_t skipped_ = 0;  // decode steps since drafts stopped paying
-};
-
 }  // namespace lfm2

@@ -7,10 +7,11 @@
 
 namespace lfm2 {
 
-Scheduler::Scheduler(RequestSource& source, ScheduleLimits limits, DrafterFactory drafters)
+Scheduler::Scheduler(RequestSource& source, ScheduleLimits limits, DrafterFactory drafters,
+                     std::function<double()> clock)
     : source_(source),
       limits_(limits),
-      drafters_(std::move(drafters)),
+      drafting_{std::move(drafters), std::move(clock), DraftLengths(limits.fixed_drafts)},
       sequences_(static_cast<size_t>(limits.caches.slots)),
       pages_(limits.caches.pages, limits.caches.page_size, limits.caches.keeps_prefixes) {
   expect(limits.steps_in_flight > 0 && limits.max_sequences > 0 && limits.prompt_tokens > 0 && limits.caches.slots > 0,
@@ -31,11 +32,13 @@ std::optional<ScheduledStep> Scheduler::next() {
       std::min(limits_.max_sequences, (could_run + limits_.steps_in_flight - 1) / limits_.steps_in_flight));
   const int64_t before = counts_.preemptions;
   choose_ready(share);
+  add_drafts();
   // Pages that a preemption has just freed are for the sequences that run, not for new ones.
   if (counts_.preemptions == before || (next_.entries.empty() && active() == 0)) choose_prompts(share);
   if (next_.entries.empty()) stream_draft();
-  if (next_.entries.empty() && next_.released.empty() && next_.dropped.empty()) return std::nullopt;
-  return compose();
+  if (!next_.entries.empty() || !next_.released.empty() || !next_.dropped.empty()) return compose();
+  if (in_flight_.empty()) drafting_.returned.reset();
+  return std::nullopt;
 }
 
 void Scheduler::choose_ready(size_t share) {
@@ -44,10 +47,8 @@ void Scheduler::choose_ready(size_t share) {
     const int32_t slot = ready_.front();
     ready_.pop_front();
     if (make_room_for_next(slot)) {
-      Sequence& sequence = at(slot);
-      ++sequence.in_flight;
-      const int32_t drafts = add_drafts(slot);
-      next_.entries.push_back({slot, 1 + drafts, drafts, sequence.rejected});
+      ++at(slot).in_flight;
+      next_.entries.push_back({.slot = slot, .count = 1, .rejected = at(slot).rejected});
     } else if (at(slot).state != State::kFree) {
       without_page.push_back(slot);
     }
@@ -115,9 +116,8 @@ std::optional<Scheduler::Sequence> Scheduler::next_waiting() {
   sequence.tokens = std::exchange(request->prompt, {});
   sequence.prompt = std::ssize(sequence.tokens);
   sequence.request = std::move(*request);
-  if (drafters_ && sequence.request.draft && sequence.request.constraint.empty())
-    sequence.drafter = drafters_(sequence.request, sequence.prompt);
-  sequence.draft_length = DraftLength(limits_.caches.max_drafts, limits_.fixed_drafts);
+  if (drafting_.drafters && sequence.request.draft && sequence.request.constraint.empty())
+    sequence.drafter = drafting_.drafters(sequence.request, sequence.prompt);
   sequence.number = counts_.requests++;
   counts_.prompt_tokens += sequence.prompt;
   return sequence;
@@ -191,6 +191,7 @@ ScheduledStep Scheduler::compose() {
   ScheduledStep scheduled{.step = std::exchange(next_, {}), .ids = {}};
   Step& step = scheduled.step;
   Flight flight;
+  flight.timed = !streams();
   auto drafts = step.drafts.begin();
   for (const StepEntry& entry : step.entries) {
     Sequence& sequence = at(entry.slot);
@@ -208,6 +209,7 @@ ScheduledStep Scheduler::compose() {
     keep_full_pages(sequence);
     if (sequence.drafter && entry.drafts == 0) read_ahead(sequence);
     flight.slots.push_back(entry.slot);
+    if (entry.own() != 1) flight.timed = false;
     if (sequence.num_computed < sequence.num_tokens) continue;
     ++sequence.awaited;
     sequence.draw = flight.draws;
@@ -244,6 +246,7 @@ std::vector<Scheduler::Arrival> Scheduler::on_tokens(std::vector<DrawnToken> tok
   expect(!in_flight_.empty(), "Scheduler: tokens of no step");
   const Flight flight = std::move(in_flight_.front());
   in_flight_.pop_front();
+  measure(flight);
   for (const int32_t slot : flight.slots) --at(slot).in_flight;
   std::vector<Arrival> arrivals;
   std::vector<SampleToken> drawn;

@@ -12,12 +12,14 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "stage/generation/draft_length.h"
 #include "stage/generation/drafter.h"
 #include "stage/generation/page_pool.h"
 #include "stage/pipeline/request_source.h"
@@ -64,8 +66,9 @@ struct ScheduledStep {
 
 class Scheduler {
  public:
-  // `source` must outlive this. Without `drafters` no sequence drafts.
-  Scheduler(RequestSource& source, ScheduleLimits limits, DrafterFactory drafters = {});
+  // `source` must outlive this. Without `drafters` no sequence drafts. `clock` returns seconds.
+  Scheduler(RequestSource& source, ScheduleLimits limits, DrafterFactory drafters = {},
+            std::function<double()> clock = steady_seconds);
 
   // The next step; empty while the pipeline is full or there is nothing to send. A step without entries only names
   // freed sequence slots and dropped samples.
@@ -111,7 +114,7 @@ class Scheduler {
     int64_t awaited = 0;               // how many tokens these steps draw for it, a block counting as one
     int32_t draw = 0;                  // the newest one's index among the tokens that its step draws
     std::unique_ptr<Drafter> drafter;  // null: it does not draft
-    DraftLength draft_length;
+    DraftSuccess draft_success;
     int32_t accepted = 0, rejected = 0;  // drafts of its newest block, since it returned, until its next step
     // Streamed drafts after its newest known token, in the order of their steps in flight; and how many earlier steps
     // in flight followed a wrong one.
@@ -127,8 +130,17 @@ class Scheduler {
   struct Flight {
     std::vector<int32_t> slots;
     std::vector<Drawing> drawing;
-    int32_t draws = 0;  // rows that draw
+    int32_t draws = 0;   // rows that draw
+    bool timed = false;  // whether its time depends on its rows alone: it has neither prompts nor streamed drafts
     bool drafts() const { return draws > std::ssize(drawing); }
+  };
+
+  // What decides about drafts.
+  struct Drafting {
+    DrafterFactory drafters;
+    std::function<double()> clock;
+    DraftLengths lengths;
+    std::optional<double> returned = {};  // when the newest tokens returned, unless nothing was to do since
   };
 
   Sequence& at(int32_t slot) { return sequences_[static_cast<size_t>(slot)]; }
@@ -142,10 +154,14 @@ class Scheduler {
   bool make_room_for_next(int32_t slot);
   int32_t youngest() const;
   bool waits_for_drafts();
-  int32_t add_drafts(int32_t slot);
+  int64_t places_for_drafts(const Sequence& sequence) const;
+  std::vector<int32_t> propose(Sequence& sequence);
+  void add_drafts();
+  void measure(const Flight& flight);
   int64_t room_for_drafts(int32_t slot, int64_t wanted);
   static void read_ahead(Sequence& sequence);
   static std::span<DrawnToken> take_tokens(std::span<DrawnToken>& left, int32_t drafts);
+  bool streams() const;
   bool streams(const Sequence& sequence) const;
   void stream_draft();
   bool on_streamed(Sequence& sequence, DrawnToken& drawn);
@@ -162,7 +178,7 @@ class Scheduler {
 
   RequestSource& source_;
   ScheduleLimits limits_;
-  DrafterFactory drafters_;
+  Drafting drafting_;
   std::vector<Sequence> sequences_;  // [slots]
   std::deque<Sequence> waiting_;     // preempted or without room, the oldest first
   std::vector<int32_t> free_slots_;

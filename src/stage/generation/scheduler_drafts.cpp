@@ -19,32 +19,79 @@ void SchedulerCounts::add(const SchedulerCounts& more) {
 
 // Whether the next step must wait for tokens in flight, because a sequence of it has drafts in flight or may get some.
 bool Scheduler::waits_for_drafts() {
-  if (!limits_.runs_ahead() || in_flight_.empty() || !drafters_) return false;
+  if (!limits_.runs_ahead() || in_flight_.empty() || !drafting_.drafters) return false;
   if (in_flight_.back().drafts()) return true;
-  return std::ranges::any_of(ready_, [&](int32_t slot) {
+  std::vector<DraftOffer> offers;
+  for (const int32_t slot : ready_) {
     const Sequence& one = at(slot);
-    return one.drafter && one.awaited > 0 && one.draft_length.limit() > 0 &&
-           one.drafter->may_propose(one.tokens, one.awaited);
-  });
+    if (one.drafter && one.awaited > 0 && one.drafter->may_propose(one.tokens, one.awaited))
+      offers.push_back({one.draft_success.chance(), places_for_drafts(one), one.draft_success.is_due()});
+  }
+  if (offers.empty()) return false;
+  const int64_t sequences = std::min(std::ssize(ready_), limits_.max_sequences);
+  const std::vector<int64_t> counts = drafting_.lengths.choose(sequences, offers, limits_.draft_rows);
+  return std::ranges::any_of(counts, [](int64_t count) { return count > 0; });
 }
 
-// Appends the drafts of a sequence whose next token enters the step. Returns their number.
-int32_t Scheduler::add_drafts(int32_t slot) {
-  Sequence& sequence = at(slot);
-  if (!sequence.drafter || streams(sequence)) return 0;
-  sequence.draft_length.on_step();
-  if (sequence.num_computed + 1 != std::ssize(sequence.tokens)) return 0;  // the token has not returned yet
-  // The last row of the block draws at most the last token of the text.
-  const int64_t places = sequence.prompt + sequence.request.max_new - std::ssize(sequence.tokens) - 1;
-  const int64_t most = std::min({sequence.draft_length.limit(), limits_.caches.max_drafts, places,
-                                 limits_.draft_rows - std::ssize(next_.drafts)});
-  if (most <= 0) return 0;
+// The most drafts after the sequence's next token: the last row of a block draws at most the last token of the text.
+int64_t Scheduler::places_for_drafts(const Sequence& sequence) const {
+  const int64_t places =
+      sequence.prompt + sequence.request.max_new - std::ssize(sequence.tokens) - sequence.awaited - 1;
+  return std::clamp<int64_t>(places, 0, limits_.caches.max_drafts);
+}
+
+// The drafts that may follow the sequence's newest token, unless that has not returned yet.
+std::vector<int32_t> Scheduler::propose(Sequence& sequence) {
+  const int64_t most = places_for_drafts(sequence);
+  if (sequence.num_computed + 1 != std::ssize(sequence.tokens) || most == 0) return {};
   std::vector<int32_t> drafts = sequence.drafter->propose(sequence.tokens, most);
   const auto is_token = [&](int32_t id) { return id >= 0 && id < limits_.vocab; };
   drafts.erase(std::ranges::find_if_not(drafts, is_token), drafts.end());
-  drafts.resize(static_cast<size_t>(room_for_drafts(slot, std::min(most, std::ssize(drafts)))));
-  next_.drafts.insert(next_.drafts.end(), drafts.begin(), drafts.end());
-  return static_cast<int32_t>(drafts.size());
+  drafts.resize(std::min(drafts.size(), static_cast<size_t>(most)));
+  if (drafts.empty() && sequence.draft_success.is_due()) sequence.draft_success.on_try();
+  return drafts;
+}
+
+// Adds drafts to the entries of a step, whose sequences are chosen.
+void Scheduler::add_drafts() {
+  struct Proposal {
+    StepEntry& entry;
+    std::vector<int32_t> drafts;
+  };
+  std::vector<Proposal> proposals;
+  std::vector<DraftOffer> offers;
+  for (StepEntry& entry : next_.entries) {
+    Sequence& sequence = at(entry.slot);
+    if (!sequence.drafter || streams(sequence)) continue;
+    DraftSuccess& success = sequence.draft_success;
+    success.on_step();
+    std::vector<int32_t> drafts = propose(sequence);
+    if (drafts.empty()) continue;
+    offers.push_back({success.chance(), std::ssize(drafts), success.is_due()});
+    proposals.push_back({entry, std::move(drafts)});
+  }
+  if (offers.empty()) return;
+  const auto sequences = std::ssize(next_.entries);
+  const std::vector<int64_t> counts = drafting_.lengths.choose(sequences, offers, limits_.draft_rows);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    auto& [entry, drafts] = proposals[i];
+    if (counts[i] == 0) continue;
+    const int64_t count = room_for_drafts(entry.slot, counts[i]);
+    at(entry.slot).draft_success.on_try();
+    entry.drafts = static_cast<int32_t>(count);
+    entry.count += entry.drafts;
+    next_.drafts.insert(next_.drafts.end(), drafts.begin(), drafts.begin() + count);
+  }
+  drafting_.lengths.on_step(sequences + std::ssize(next_.drafts));
+}
+
+// Measures a step that has returned: the time since the one before returned, as the device was at work in between.
+void Scheduler::measure(const Flight& flight) {
+  if (!drafting_.drafters) return;
+  const double now = drafting_.clock();
+  if (flight.timed && drafting_.returned)
+    drafting_.lengths.times().add(flight.draws, flight.drafts(), now - *drafting_.returned);
+  drafting_.returned = now;
 }
 
 // The number of drafts that have room after the sequence's next token. Drafts get a page only if one is left for every
@@ -59,10 +106,12 @@ int64_t Scheduler::room_for_drafts(int32_t slot, int64_t wanted) {
   return std::min(wanted, std::ssize(sequence.pages) * page - sequence.num_computed - 1);
 }
 
+// Whether drafts are streamed, as stages would idle.
+bool Scheduler::streams() const { return limits_.streams_drafts && active() < limits_.steps_in_flight; }
+
 // Whether drafts of this sequence are streamed. Rules that count tokens would need the drafts of earlier steps.
 bool Scheduler::streams(const Sequence& sequence) const {
-  return limits_.streams_drafts && active() < limits_.steps_in_flight && sequence.drafter &&
-         !sequence.request.rule.counts();
+  return streams() && sequence.drafter && !sequence.request.rule.counts();
 }
 
 // Makes a step of the next draft of a sequence whose newest token, or earlier draft, is in flight. A wrong draft costs
@@ -142,7 +191,7 @@ void Scheduler::on_verified(Sequence& sequence, int32_t drafts, std::span<const 
   sequence.accepted = accepted;
   sequence.rejected = drafts - accepted;
   sequence.num_computed -= sequence.rejected;
-  sequence.draft_length.on_verified(drafts, accepted);
+  sequence.draft_success.on_verified(drafts, accepted);
   ++counts_.draft_rounds;
   counts_.draft_tokens += drafts;
   counts_.accepted.resize(static_cast<size_t>(limits_.caches.max_drafts));

@@ -12,27 +12,6 @@
 namespace lfm2::test {
 namespace {
 
-// A chosen number of drafts follows their success, and drafts that do not pay stop, but for a try now and then.
-TEST(DraftLengthTest, IsChosenBySuccess) {
-  DraftLength length(9, false);
-  for (int i = 0; i < 40; ++i) length.on_verified(length.limit(), length.limit());
-  EXPECT_EQ(length.limit(), 9);
-  for (int i = 0; i < 40; ++i) length.on_verified(std::max<int64_t>(1, length.limit()), 0);
-  EXPECT_EQ(length.limit(), 0);
-  int64_t tries = 0;
-  for (int i = 0; i < 640; ++i) {
-    length.on_step();
-    if (length.limit() == 0) continue;
-    EXPECT_EQ(length.limit(), 1);
-    length.on_verified(1, 0);
-    ++tries;
-  }
-  EXPECT_EQ(tries, 10);
-  for (int i = 0; i < 200; ++i) length.on_verified(2, 1);  // half of them
-  EXPECT_EQ(length.limit(), 1);
-  EXPECT_EQ(DraftLength(5, true).limit(), 5);
-}
-
 // The longest suffix that ends earlier, as a search finds it; drafts are what followed there.
 TEST(NgramDrafterTest, FindsTheLongestMatch) {
   std::mt19937 random(3);
