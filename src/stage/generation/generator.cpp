@@ -184,8 +184,7 @@ StepSamples Generator::samples_of(const StepArrays& arrays) const {
 // have returned before the step was composed.
 void Generator::write_masks(const StepArrays& arrays, int buffer) {
   if (plan_.limits.runs_ahead()) run_.wait([&] { return last_->unread.empty(); }, Phase::kCompute, {counts_.steps - 1});
-  last_->completions.write_masks(samples_of(arrays).drawn, mask_words(links_.stage().config().vocab),
-                                 runner_.masks(buffer));
+  last_->completions.write_masks(samples_of(arrays), mask_words(links_.stage().config().vocab), runner_.masks(buffer));
 }
 
 // Runs a step with entries, whose arrays are in `arrays`.

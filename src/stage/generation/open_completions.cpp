@@ -64,14 +64,43 @@ void OpenCompletions::apply(const Step& step) {
   }
 }
 
-void OpenCompletions::write_masks(const std::vector<int32_t>& drawn, int64_t columns, std::span<uint32_t> masks) {
+void OpenCompletions::write_masks(const StepSamples& samples, int64_t columns, std::span<uint32_t> masks) {
   const auto width = static_cast<size_t>(columns);
-  constraints_->parallel_for(drawn.size(), [&](size_t row) {
-    const auto found = open_.find(drawn[row]);
+  std::vector<size_t> firsts;  // the first row of each block, and their end
+  for (size_t row = 0; row < samples.drawn.size(); ++row)
+    if (row == 0 || samples.draft_after(row - 1) < 0) firsts.push_back(row);
+  firsts.push_back(samples.drawn.size());
+  constraints_->parallel_for(firsts.size() - 1, [&](size_t block) {
+    const size_t first = firsts[block], rows = firsts[block + 1] - first;
+    const auto found = open_.find(samples.drawn[first]);
     if (found != open_.end() && !found->second.matcher) return;
-    const std::span words = masks.subspan(row * width, width);
-    if (found == open_.end() || !write_mask(found->second, words)) std::ranges::fill(words, ~uint32_t{0});
+    const std::span words = masks.subspan(first * width, rows * width);
+    int64_t masked = 0;
+    if (found != open_.end())
+      masked = found->second.masked =
+          write_block(found->second, std::span(samples.next_drafts).subspan(rows > 1 ? first : 0, rows - 1), words);
+    std::ranges::fill(words.subspan(static_cast<size_t>(masked) * width), ~uint32_t{0});
   });
+}
+
+// Writes the masks of the rows of a block until a draft is not allowed, ends the text, or is at a limit. Returns how
+// many there are: no row after them can follow a right draft, except one at a limit, which comes first in a later step.
+int64_t OpenCompletions::write_block(Open& open, std::span<const int32_t> drafts, std::span<uint32_t> words) {
+  const size_t width = words.size() / (drafts.size() + 1);
+  if (!write_mask(open, words.first(width))) return 0;
+  const size_t before = open.matcher->taken();
+  int64_t masked = 1;
+  try {
+    for (; std::cmp_less_equal(masked, drafts.size()); ++masked) {
+      if (!open.matcher->take(drafts[static_cast<size_t>(masked) - 1])) break;
+      const std::span own = words.subspan(static_cast<size_t>(masked) * width, width);
+      open.matcher->mask(own);
+      if (std::ranges::all_of(own, [](uint32_t word) { return word == 0; })) break;
+    }
+  } catch (const grammar::OutOfFuel&) {
+  }
+  open.matcher->undo(open.matcher->taken() - before);
+  return masked;
 }
 
 // False where the text is at a limit: then its draw is an error.
@@ -200,10 +229,9 @@ std::vector<DrawnToken> OpenCompletions::on_results(const StepSamples& samples, 
   add_scored(samples, results.scored);
   add_hidden(samples, results.hidden);
   progress_ = 0;
-  const auto draft_after = [&](size_t row) { return samples.next_drafts.empty() ? -1 : samples.next_drafts[row]; };
   for (size_t first = 0, end = 0; first < samples.drawn.size(); first = end) {
     end = first + 1;
-    while (draft_after(end - 1) >= 0) ++end;
+    while (samples.draft_after(end - 1) >= 0) ++end;
     const auto found = open_.find(samples.drawn[first]);
     // The extra token of an ended sequence (see Scheduler), or one after a wrong draft.
     if (found == open_.end() || !follows(found->second, samples, first)) {
@@ -214,7 +242,8 @@ std::vector<DrawnToken> OpenCompletions::on_results(const StepSamples& samples, 
     for (size_t row = first; row < end; ++row) {
       DrawnToken& drawn = told.emplace_back(take(open, results.drawn, static_cast<int64_t>(row)));
       drawn.drafts = row == first ? static_cast<int32_t>(end - first - 1) : 0;
-      drawn.drafted = drawn.ends != FinishReason::kError && drawn.token == draft_after(row);
+      drawn.drafted = drawn.ends != FinishReason::kError && drawn.token == samples.draft_after(row) &&
+                      (!open.matcher || static_cast<int64_t>(row - first) + 1 < open.masked);
       open.completion.drafts.add(drawn);
       if (drawn.ends || !drawn.drafted) break;
     }

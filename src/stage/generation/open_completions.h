@@ -32,6 +32,8 @@ struct StepSamples {
   std::vector<int32_t> streamed = {};     // [drawn]: see StepArrays; empty: no row is streamed
   std::vector<int32_t> draws = {};        // [drawn, 2]: see BatchLists; only read for streamed rows
   std::vector<Rows> scored, hidden;
+
+  int32_t draft_after(size_t row) const { return next_drafts.empty() ? -1 : next_drafts[row]; }  // -1: none
 };
 
 class OpenCompletions {
@@ -45,9 +47,10 @@ class OpenCompletions {
   // Opens the completions of samples that the step admits, and removes those of samples that it drops. Called for every
   // step, in order.
   void apply(const Step& step);
-  // Writes the masks [drawn, columns] of the next draws of these samples, once all earlier draws were results. Rows of
-  // unconstrained samples stay as they are. A row whose draw will be dropped allows every token.
-  void write_masks(const std::vector<int32_t>& drawn, int64_t columns, std::span<uint32_t> masks);
+  // Writes the masks [drawn, columns] of the next draws of these samples, once all earlier draws were results. A row of
+  // a block has the mask after its drafts. Rows of unconstrained samples stay as they are. A row whose draw will be
+  // dropped allows every token.
+  void write_masks(const StepSamples& samples, int64_t columns, std::span<uint32_t> masks);
   // Adds the results of a step to the completions, and passes on those that end. Returns the message to the first
   // stage. It includes a token of a sample that has already ended; such a token has no other effect. Of a block it
   // includes the tokens up to the first that its draft is not, or that ends the sequence: rows after it followed a
@@ -64,6 +67,7 @@ class OpenCompletions {
     Completion completion;
     std::optional<StopText> stop;
     std::optional<grammar::Matcher> matcher;  // of the constraint
+    int64_t masked = 0;                       // rows of the newest block that have its masks
     std::string limit;                        // why no more masks can be made; empty: they can
     // The requested hidden state, and the rows that it is made from.
     std::vector<float> hidden;
@@ -75,6 +79,7 @@ class OpenCompletions {
   static bool follows(Open& open, const StepSamples& samples, size_t row);
   DrawnToken take(Open& open, const StepResults::Tokens& drawn, int64_t row);
   static bool write_mask(Open& open, std::span<uint32_t> words);
+  static int64_t write_block(Open& open, std::span<const int32_t> drafts, std::span<uint32_t> words);
   bool stops(Open& open, int32_t token) const;
   void add_scored(const StepSamples& samples, const StepResults::Tokens& scored);
   void add_hidden(const StepSamples& samples, const Tensor& hidden);

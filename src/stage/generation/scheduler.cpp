@@ -116,7 +116,7 @@ std::optional<Scheduler::Sequence> Scheduler::next_waiting() {
   sequence.tokens = std::exchange(request->prompt, {});
   sequence.prompt = std::ssize(sequence.tokens);
   sequence.request = std::move(*request);
-  if (drafting_.drafters && sequence.request.draft && sequence.request.constraint.empty())
+  if (drafting_.drafters && sequence.request.draft)
     sequence.drafter = drafting_.drafters(sequence.request, sequence.prompt);
   sequence.number = counts_.requests++;
   counts_.prompt_tokens += sequence.prompt;

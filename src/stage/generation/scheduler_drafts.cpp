@@ -109,9 +109,10 @@ int64_t Scheduler::room_for_drafts(int32_t slot, int64_t wanted) {
 // Whether drafts are streamed, as stages would idle.
 bool Scheduler::streams() const { return limits_.streams_drafts && active() < limits_.steps_in_flight; }
 
-// Whether drafts of this sequence are streamed. Rules that count tokens would need the drafts of earlier steps.
+// Whether drafts of this sequence are streamed. Masks and rules that count tokens would need the drafts of earlier
+// steps.
 bool Scheduler::streams(const Sequence& sequence) const {
-  return streams() && sequence.drafter && !sequence.request.rule.counts();
+  return streams() && sequence.drafter && !sequence.request.rule.counts() && sequence.request.constraint.empty();
 }
 
 // Makes a step of the next draft of a sequence whose newest token, or earlier draft, is in flight. A wrong draft costs

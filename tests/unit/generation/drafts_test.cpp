@@ -3,15 +3,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <numeric>
 
+#include "grammar/constraint_cache.h"
 #include "stage/generation/ngram_drafter.h"
 #include "stage/generation/test_drafter.h"
 #include "stage/io/input_file.h"
 #include "stage/shards/shard_reader.h"
 #include "support/generation_run.h"
 #include "support/shards.h"
+#include "support/weights_support.h"
+#include "text/tokenizer.h"
 
 namespace lfm2::test {
 namespace {
@@ -55,7 +59,7 @@ void expect_equal(const Completions& found, const Completions& plain) {
 }
 
 DrafterFactory oracle(const Completions& plain, TestDrafts drafts) {
-  drafts.vocab = moe_vocab();
+  if (drafts.vocab == 0) drafts.vocab = moe_vocab();
   return [&plain, drafts](const Request& request, int64_t prompt) -> std::unique_ptr<Drafter> {
     const bool other = request.choice > 0;
     const Completion& first = plain.at(other ? request.first : request.sample);
@@ -78,12 +82,12 @@ struct Drafters {
   const char* name;
   DrafterFactory make;
 };
-std::vector<Drafters> all_drafters(const Completions& plain) {
-  return {{"right", oracle(plain, {})},
-          {"mostly right", oracle(plain, {.share = 0.7})},
-          {"wrong", oracle(plain, {.share = 0})},
-          {"late", oracle(plain, {.kind = TestDrafts::Kind::kLate})},
-          {"random", oracle(plain, {.kind = TestDrafts::Kind::kRandom})},
+std::vector<Drafters> all_drafters(const Completions& plain, int64_t vocab = moe_vocab()) {
+  return {{"right", oracle(plain, {.vocab = vocab})},
+          {"mostly right", oracle(plain, {.share = 0.7, .vocab = vocab})},
+          {"wrong", oracle(plain, {.share = 0, .vocab = vocab})},
+          {"late", oracle(plain, {.kind = TestDrafts::Kind::kLate, .vocab = vocab})},
+          {"random", oracle(plain, {.kind = TestDrafts::Kind::kRandom, .vocab = vocab})},
           {"n-grams", [](const Request&, int64_t) { return std::make_unique<NgramDrafter>(); }}};
 }
 
@@ -99,7 +103,7 @@ TEST(DraftsTest, ChangeNoBits) {
     int64_t accepted = 0, rejected = 0;
     int turn = 0;
     for (const Drafters& drafters : all_drafters(plain))
-      for (const int64_t drafts : {1, 2, 4, 9}) {
+      for (const int64_t drafts : {1, 2, 4, 9, 15}) {
         // Different stages, slots, chunks and pages in turn.
         ++turn;
         settings.drafters = drafters.make;
@@ -202,7 +206,49 @@ TEST(DraftsTest, CountsAreThoseOfTheTexts) {
     EXPECT_EQ(completion.drafts, (DraftCounts{16 * 4 + 3 + 2 + 1, 0}));
 }
 
-// A request may go without drafts, and a constrained one always does.
+// Each row of a block has the mask after its drafts, of which many are not allowed.
+TEST(DraftsTest, ConstrainedTextsHaveTheirBits) {
+  const Tokenizer tokenizer =
+      Tokenizer::parse(read_bytes(std::filesystem::path(LFM2_GOLDEN_DIR) / "kjv-moe/tokenizer.json"), "tokenizer.json");
+  const int64_t vocab = ShardSet::open(golden_shards("kjv-moe", 4)).config().vocab;
+  grammar::ConstraintCache constraints(tokenizer, vocab);
+  GenerationSettings settings{.slots = 9, .page_size = 4, .max_new = 24, .eos_tokens = {2}, .top_k = 2};
+  settings.constraints = &constraints;
+  Samples prompts = ragged_prompts(vocab);
+  for (int64_t sample = 0; sample < prompts.count(); ++sample) {
+    SampleRules rules{.constraint = sample % 3 == 0   ? R"({"regex": "[a-f]{10}[0-9 ]{2,40}[.]"})"
+                                    : sample % 3 == 1 ? R"({"regex": "(And|The) [a-z ]{1,9}[.]"})"
+                                                      : ""};
+    rules.sampling.temperature = sample % 2 == 0 ? 0.0f : 1.5f;
+    if (sample > 5) rules.sampling.repetition_penalty = 1.1f;
+    prompts.rules.push_back(rules);
+  }
+  const Completions plain = generate("kjv-moe", prompts, settings);
+  EXPECT_EQ(plain.at(1).reason, FinishReason::kStop);
+  int turn = 0;
+  for (const Drafters& drafters : all_drafters(plain, vocab))
+    for (const int64_t drafts : {1, 5}) {
+      ++turn;
+      settings.drafters = drafters.make;
+      settings.max_drafts = drafts;
+      settings.streams_drafts = turn % 2 == 0;
+      settings.stages = 1 + turn % 3;
+      settings.slots = turn % 4 == 0 ? 1 : 9;
+      settings.pages = turn % 3 == 0 ? 17 : 0;
+      SchedulerCounts counts;
+      settings.counts = &counts;
+      SCOPED_TRACE(testing::Message() << drafters.name << ", " << drafts << " drafts, " << settings.stages
+                                      << " stages");
+      expect_equal(generate("kjv-moe", prompts, settings), plain);
+      if (HasFailure()) return;
+      if (std::string_view(drafters.name) == "right") {
+        EXPECT_EQ(counts.accepted_tokens(), counts.draft_tokens);
+        EXPECT_GT(counts.accepted_tokens(), 60);
+      }
+    }
+}
+
+// A request may go without drafts.
 TEST(DraftsTest, ARequestMayGoWithout) {
   Samples prompts = random_samples(3, 5, 3, moe_vocab());
   GenerationSettings settings{.slots = 3, .max_new = 12};
