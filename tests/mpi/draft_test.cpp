@@ -32,20 +32,6 @@ std::vector<Json> repeating_bodies(int count) {
   return bodies;
 }
 
-// Takes the numbers of drafts out of a usage.
-struct Predicted {
-  int64_t accepted = 0, rejected = 0;
-};
-Predicted take_predicted(Json& usage) {
-  if (!usage.contains("completion_tokens_details")) return {};
-  Json& details = usage["completion_tokens_details"];
-  const Predicted found{details.value("accepted_prediction_tokens", 0), details.value("rejected_prediction_tokens", 0)};
-  details.erase("accepted_prediction_tokens");
-  details.erase("rejected_prediction_tokens");
-  if (details.empty()) usage.erase("completion_tokens_details");
-  return found;
-}
-
 class DraftRunTest : public ServeTest {
  protected:
   // The file and the report's figures of a job of random samples.
@@ -123,27 +109,28 @@ TEST_F(DraftRunTest, BatchLinesHaveTheirAnswers) {
   for (const Arguments& options : {Arguments{"--draft", "ngram"}, {"--draft", "ngram", "--draft-length", "5"}}) {
     std::vector<Json> found = answers_of_job(asked(all), options);
     Predicted sum;
+    int64_t constrained = 0;
     for (size_t i = 0; i < all.size(); ++i) {
       EXPECT_EQ(found[i]["choices"], plain[i]["choices"]) << i;
       const Predicted own = take_predicted(found[i]["usage"]);
       EXPECT_EQ(found[i]["usage"], plain[i]["usage"]) << i;
-      if (all[i].contains("structured_outputs")) {
-        EXPECT_EQ(own.accepted + own.rejected, 0) << i;
-      }
+      if (all[i].contains("structured_outputs")) constrained += own.accepted + own.rejected;
       sum.accepted += own.accepted;
       sum.rejected += own.rejected;
     }
+    if (options.size() == 2) continue;  // a chosen number depends on clocks, and may be 0
     EXPECT_GT(sum.accepted, 0);
     EXPECT_GT(sum.rejected, 0);
+    EXPECT_GT(constrained, 0);
   }
 }
 
 TEST_F(DraftRunTest, AServerHasTheAnswersOfAJob) {
   const std::vector<Json> all = repeating_bodies(36);
   const std::vector<Json> plain = answers_of_job(asked(all));
-  for (const int ranks : {1, 2}) {
-    SCOPED_TRACE(ranks);
-    start(ranks, {"--draft", "ngram", "--draft-length", ranks == 1 ? "0" : "4", "--max-num-seqs", "6"});
+  for (const auto& [ranks, length] : {std::pair(1, "0"), {1, "6"}, {2, "4"}}) {
+    SCOPED_TRACE(testing::Message() << ranks << " ranks, length " << length);
+    start(ranks, {"--draft", "ngram", "--draft-length", length, "--max-num-seqs", "6"});
     std::atomic<bool> over = false;
     std::thread rude(leave_answers, port_, std::cref(over),
                      R"({"prompt": "In the In the In the", "max_tokens": 400, "ignore_eos": true, "stream": true})");
@@ -159,7 +146,9 @@ TEST_F(DraftRunTest, AServerHasTheAnswersOfAJob) {
       sum.accepted += own.accepted;
       sum.rejected += own.rejected;
     }
-    EXPECT_GT(sum.accepted, 0);
+    if (*length != '0') {  // a chosen number depends on clocks
+      EXPECT_GT(sum.accepted, 0);
+    }
     EXPECT_TRUE(becomes_idle());
     const int64_t drafted = metric("lfm2_spec_decode_num_draft_tokens_total");
     EXPECT_GE(metric("lfm2_spec_decode_num_accepted_tokens_total"), sum.accepted);
@@ -176,6 +165,24 @@ TEST_F(DraftRunTest, AServerHasTheAnswersOfAJob) {
     EXPECT_EQ(ask("POST", "/v1/completions", json_text(body)).status, 200);
     end();
   }
+}
+
+// A conversation that repeats itself is the same with drafts.
+TEST_F(DraftRunTest, AChatHasItsAnswers) {
+  const auto answers_of = [&](int ranks, const std::string& options) {
+    std::string command = R"(printf '%s\n' 'In the beginning' 'In the beginning God created' 'In the beginning' | )";
+    for (const std::string& word : mpi_command(ranks, LFM2_STAGE_PROGRAM)) command += word + " ";
+    command += "chat --weights " + shards(ranks) + " --dtype fp32 --threads 1 --max-tokens 60 --temperature 0 ";
+    for (const std::string& word : machine_options()) command += word + " ";
+    const Outcome outcome = run_program({"sh", "-c", command + options});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome.out;
+  };
+  const std::string plain = answers_of(1, "");
+  EXPECT_EQ(std::ranges::count(plain, '>'), 4) << plain;
+  EXPECT_GT(plain.size(), 150u) << plain;
+  EXPECT_EQ(answers_of(1, "--draft ngram"), plain);
+  EXPECT_EQ(answers_of(2, "--draft ngram --draft-length 6"), plain);
 }
 
 TEST_F(DraftRunTest, Refusals) {

@@ -54,6 +54,27 @@ TEST_F(ServeLongTest, BitsOfFiveHundredRequests) {
   }
 }
 
+// The same with drafts, where a job has none.
+TEST_F(ServeLongTest, BitsOfFiveHundredRequestsWithDrafts) {
+  const std::vector<Json> all = bodies(500);
+  for (const char* dtype : {"fp32", "bf16"}) {
+    const std::vector<Json> expected = answers_of_job(asked(all), {}, dtype);
+    ASSERT_EQ(expected.size(), all.size());
+    for (const int ranks : {1, 2, 3, 4}) {
+      SCOPED_TRACE(testing::Message() << dtype << ", " << ranks << " ranks");
+      Arguments options{"--draft", "ngram", "--draft-length", ranks == 2 ? "0" : ranks == 4 ? "9" : "4"};
+      if (ranks == 3) options.insert(options.end(), {"--max-num-seqs", "3", "--page-size", "16"});
+      start(ranks, options, dtype);
+      predicted_ = {};
+      expect_answers(all, expected);
+      end();
+      if (ranks == 2) continue;  // a chosen number depends on clocks
+      EXPECT_GT(predicted_.accepted, 0);
+      EXPECT_GT(predicted_.rejected, 0);
+    }
+  }
+}
+
 // Each under a constraint, with any number of ranks, many sequences at a time and few.
 TEST_F(ServeLongTest, BitsOfThreeHundredConstrainedRequests) {
   const std::vector<Json> constraints = {

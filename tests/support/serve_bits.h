@@ -97,6 +97,9 @@ class ServeBitsTest : public ServeTest {
     for (size_t i = 0; i < all.size(); ++i) {
       EXPECT_EQ(json_text(found[i]), json_text(expected[i]["choices"])) << i;
       cached += take_cached_tokens(usage[i]);
+      const Predicted own = take_predicted(usage[i]);
+      predicted_.accepted += own.accepted;
+      predicted_.rejected += own.rejected;
       EXPECT_EQ(usage[i], expected[i]["usage"]) << i;
     }
     EXPECT_TRUE(becomes_idle());
@@ -107,6 +110,8 @@ class ServeBitsTest : public ServeTest {
     for (const Json& body : all) asked.emplace_back("/v1/completions", body);
     return asked;
   }
+
+  Predicted predicted_;  // of all answers
 };
 
 }  // namespace lfm2::test

@@ -141,6 +141,21 @@ inline void leave_answers(uint16_t port, const std::atomic<bool>& over, const st
   }
 }
 
+struct Predicted {
+  int64_t accepted = 0, rejected = 0;
+};
+
+// Takes the numbers of drafts out of a usage.
+inline Predicted take_predicted(Json& usage) {
+  if (!usage.contains("completion_tokens_details")) return {};
+  Json& details = usage["completion_tokens_details"];
+  const Predicted found{details.value("accepted_prediction_tokens", 0), details.value("rejected_prediction_tokens", 0)};
+  details.erase("accepted_prediction_tokens");
+  details.erase("rejected_prediction_tokens");
+  if (details.empty()) usage.erase("completion_tokens_details");
+  return found;
+}
+
 // What a server says beyond a job: how many tokens of the prompts the prefix cache had.
 inline int64_t take_cached_tokens(Json& usage) {
   const int64_t cached = usage.at("prompt_tokens_details").at("cached_tokens");
