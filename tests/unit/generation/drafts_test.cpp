@@ -103,12 +103,12 @@ TEST(DraftsTest, ChangeNoBits) {
     int64_t accepted = 0, rejected = 0;
     int turn = 0;
     for (const Drafters& drafters : all_drafters(plain))
-      for (const int64_t drafts : {1, 2, 4, 9, 15}) {
+      for (const int64_t drafts : {1, 2, 4, 9, 0}) {  // 0: chosen by clocks
         // Different stages, slots, chunks and pages in turn.
         ++turn;
         settings.drafters = drafters.make;
-        settings.max_drafts = drafts;
-        settings.fixed_drafts = turn % 4 != 0;
+        settings.max_drafts = drafts > 0 ? drafts : 9;
+        settings.fixed_drafts = drafts > 0;
         settings.streams_drafts = turn % 2 == 0;
         settings.stages = 1 + turn % 3;
         settings.slots = turn % 5 == 0 ? 1 : turn % 2 == 0 ? 9 : 4;
@@ -122,7 +122,7 @@ TEST(DraftsTest, ChangeNoBits) {
         expect_equal(generate("tiny-moe", prompts, settings), plain);
         if (HasFailure()) return;
         const int64_t right = std::reduce(counts.accepted.begin(), counts.accepted.end());
-        EXPECT_GT(counts.draft_rounds, 0);
+        EXPECT_TRUE(drafts == 0 || counts.draft_rounds > 0);
         accepted += right;
         rejected += counts.draft_tokens - right;
         if (std::string_view(drafters.name) == "wrong") {
