@@ -11,6 +11,7 @@
 #include <cerrno>
 
 #include "base/checked_file.h"
+#include "base/error.h"
 #include "stage/io/journal.h"
 
 namespace lfm2 {
