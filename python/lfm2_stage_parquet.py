@@ -7,7 +7,7 @@ to-jsonl writes each row as a line that `lfm2_stage --input` reads, to stdout or
 A column whose name is a field of such a line becomes this field; --column renames one; stderr names the columns left out. The `id` of
 a row without a column `id` is its number over all files, from 0. Nulls are left out.
 to-parquet writes each line of `lfm2_stage --output` as a row: a field becomes a column, of the type that holds the values of all lines.
-Values of several types, and objects without a fixed set of keys, become JSON text. "-" is stdin.
+Values of several types, and objects without keys, become JSON text.
 
 Both read and write in batches, so memory does not grow with the files. A file is complete once it has its name.
 """
@@ -28,7 +28,7 @@ except ImportError as error:
 FIELDS = {"id", "input_ids", "text", "prompt", "messages", "tools", "chat_template_kwargs", "target", "max_tokens", "max_completion_tokens",
           "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "ignore_eos", "logprobs", "min_tokens", "repetition_penalty",
           "presence_penalty", "frequency_penalty", "logit_bias", "add_special_tokens", "response_format", "structured_outputs", "draft",
-          "custom_id", "method", "url", "body"}
+          "truncate_prompt_tokens", "continue_final_message", "add_generation_prompt", "custom_id", "method", "url", "body"}
 SOURCES = {"input_ids", "text", "prompt", "messages", "body"}  # a line has one of them
 BATCH = 4096  # rows
 
@@ -69,6 +69,8 @@ def chosen_columns(names, renamed, path):
     for field, column in renamed.items():
         if column not in names:
             raise Refusal(65, f"{path}: no column {column!r}: expected one of {', '.join(names)}")
+        if column in columns:
+            raise Refusal(64, f"--column {field}={column}: this column already becomes {columns[column]!r}: expected another one")
         columns[column] = field
     if not SOURCES & set(columns.values()):
         raise Refusal(65, f"{path}: no column becomes one of {', '.join(sorted(SOURCES))}: found {', '.join(names)}; "
@@ -124,7 +126,7 @@ def to_jsonl(args):
 def rows_of(path):
     """Lists of at most BATCH lines as dictionaries."""
     try:
-        with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
+        with open(path, "rb") as file:
             rows = []
             for number, line in enumerate(file, 1):
                 try:
@@ -143,6 +145,12 @@ def rows_of(path):
         raise Refusal(66, f"{path}: no such file") from None
 
 
+def has_empty_struct(type_):
+    if pyarrow.types.is_struct(type_):
+        return type_.num_fields == 0 or any(has_empty_struct(field.type) for field in type_.fields)
+    return pyarrow.types.is_list(type_) and has_empty_struct(type_.value_type)
+
+
 class Types:
     """The type of each column: one that holds the values of all rows, else JSON text."""
 
@@ -151,13 +159,19 @@ class Types:
 
     def add(self, rows):
         for name in dict.fromkeys(key for row in rows for key in row):
+            known = self.types.get(name, pyarrow.null())
+            if known is None:
+                continue
             try:
                 found = pyarrow.array([row.get(name) for row in rows]).type
-                known = self.types.get(name, pyarrow.null())
                 one, other = (pyarrow.schema([("", each)]) for each in (known, found))
                 self.types[name] = pyarrow.unify_schemas([one, other], promote_options="permissive").field(0).type
             except (pyarrow.ArrowException, OverflowError):
                 self.types[name] = None
+
+    def complete(self):
+        """Objects without keys become text, as Parquet has none."""
+        self.types = {name: None if each is not None and has_empty_struct(each) else each for name, each in self.types.items()}
 
     def schema(self):
         """A column of nulls alone is of texts, since other readers of Parquet know no type without values."""
@@ -178,6 +192,7 @@ def to_parquet(args):
     types = Types()
     for rows in rows_of(args.file):
         types.add(rows)
+    types.complete()
     if not types.types:
         raise Refusal(65, f"{args.file}: no lines")
     with complete(args.output) as partial, pyarrow.parquet.ParquetWriter(partial, types.schema(), compression="zstd") as writer:
@@ -206,9 +221,9 @@ def main():
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains once more at its end
         return 74
-    except OSError as error:
+    except (OSError, pyarrow.ArrowException) as error:
         print(f"lfm2_stage_parquet: {error}", file=sys.stderr)
-        return 74
+        return 74 if isinstance(error, OSError) else 65
     return 0
 
 

@@ -4,8 +4,8 @@ load on a server.
 
 Closed loop: runs one client for each stream, for each number of --streams in turn. Until --seconds are over, a client sends streamed requests to
 /v1/completions, one after the other. Percentiles leave out the first request of each client, because all clients begin at once.
-Open loop: for each number of --rate in turn, requests arrive at so many a second on average, with exponentially distributed gaps (a Poisson process),
-whether earlier ones have ended or not. The clock of the rate stops behind the last answer.
+Open loop: for each number of --rate in turn, that many requests arrive in a second on average, with exponentially distributed gaps (a Poisson process),
+whether earlier ones have ended or not. tokens/s counts the time until the last answer has ended.
 A prompt has --prompt random token ids below --vocab, and an answer --tokens tokens. The first --common
 ids are the same in all prompts, so that a prefix cache finds them. URL may name any server of this API that accepts lists of token ids and
 `ignore_eos`, and needs neither a key nor a model's name.

@@ -93,21 +93,24 @@ class Parquet(unittest.TestCase):
 
     def test_types_hold_the_values_of_all_lines(self):
         rows = [{"id": 0, "value": 1, "none": None, "list": [1]} for _ in range(5000)]
-        rows += [{"id": "a", "value": 2.5, "more": {"x": 1}, "list": [0.5]}, {"id": 3, "value": None, "more": {"y": "z"}, "list": []}]
+        rows += [{"id": "a", "value": 2.5, "more": {"x": 1}, "list": [0.5], "empty": {}}]
+        rows += [{"id": 3, "value": None, "more": {"y": "z"}, "list": []}] * 5000
         path, table = self.folder / "a.jsonl", self.folder / "a.parquet"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         result = convert("to-parquet", path, "--output", table)
         self.assertEqual(result.returncode, 0, result.stderr)
         found = pyarrow.parquet.read_table(table).to_pylist()
-        self.assertEqual(found[0], {"id": "0", "value": 1.0, "none": None, "list": [1.0], "more": None})
-        self.assertEqual(found[5000], {"id": '"a"', "value": 2.5, "none": None, "list": [0.5], "more": {"x": 1, "y": None}})
-        self.assertEqual(found[5001], {"id": "3", "value": None, "none": None, "list": [], "more": {"x": None, "y": "z"}})
+        self.assertEqual(found[0], {"id": "0", "value": 1.0, "none": None, "list": [1.0], "more": None, "empty": None})
+        self.assertEqual(found[5000], {"id": '"a"', "value": 2.5, "none": None, "list": [0.5], "more": {"x": 1, "y": None}, "empty": "{}"})
+        self.assertEqual(found[5001], {"id": "3", "value": None, "none": None, "list": [], "more": {"x": None, "y": "z"}, "empty": None})
+        self.assertEqual(found[9999]["id"], "3")
 
     def test_refusals(self):
         path = self.write("a.parquet", [{"content": "x"}])
         self.refused(65, ["no column becomes one of", "found content"], "to-jsonl", path)
         self.refused(65, ["no column 'y'", "expected one of content"], "to-jsonl", path, "--column", "text=y")
         self.refused(64, ["--column words=content", "expected FIELD=COLUMN"], "to-jsonl", path, "--column", "words=content")
+        self.refused(64, ["already becomes 'prompt'"], "to-jsonl", path, "--column", "prompt=content", "--column", "target=content")
         self.refused(66, ["nowhere: no such file"], "to-jsonl", "nowhere")
         self.refused(65, ["expected a Parquet file"], "to-jsonl", PYTHON / "lfm2_stage_parquet.py")
         faulty = self.folder / "faulty.jsonl"

@@ -191,7 +191,7 @@ ScheduledStep Scheduler::compose() {
   ScheduledStep scheduled{.step = std::exchange(next_, {}), .ids = {}};
   Step& step = scheduled.step;
   Flight flight;
-  flight.timed = !streams();
+  flight.timed = std::ranges::none_of(in_flight_, &Flight::streamed);
   auto drafts = step.drafts.begin();
   for (const StepEntry& entry : step.entries) {
     Sequence& sequence = at(entry.slot);
@@ -210,6 +210,7 @@ ScheduledStep Scheduler::compose() {
     if (sequence.drafter && entry.drafts == 0) read_ahead(sequence);
     flight.slots.push_back(entry.slot);
     if (entry.own() != 1) flight.timed = false;
+    if (entry.streamed()) flight.streamed = true;
     if (sequence.num_computed < sequence.num_tokens) continue;
     ++sequence.awaited;
     sequence.draw = flight.draws;

@@ -130,8 +130,9 @@ class Scheduler {
   struct Flight {
     std::vector<int32_t> slots;
     std::vector<Drawing> drawing;
-    int32_t draws = 0;   // rows that draw
-    bool timed = false;  // whether its time depends on its rows alone: it has neither prompts nor streamed drafts
+    int32_t draws = 0;      // rows that draw
+    bool streamed = false;  // has streamed drafts
+    bool timed = false;     // its time depends on its rows alone: no prompts, and no streamed drafts in it or before it
     bool drafts() const { return draws > std::ssize(drawing); }
   };
 
@@ -161,7 +162,6 @@ class Scheduler {
   int64_t room_for_drafts(int32_t slot, int64_t wanted);
   static void read_ahead(Sequence& sequence);
   static std::span<DrawnToken> take_tokens(std::span<DrawnToken>& left, int32_t drafts);
-  bool streams() const;
   bool streams(const Sequence& sequence) const;
   void stream_draft();
   bool on_streamed(Sequence& sequence, DrawnToken& drawn);

@@ -106,13 +106,11 @@ int64_t Scheduler::room_for_drafts(int32_t slot, int64_t wanted) {
   return std::min(wanted, std::ssize(sequence.pages) * page - sequence.num_computed - 1);
 }
 
-// Whether drafts are streamed, as stages would idle.
-bool Scheduler::streams() const { return limits_.streams_drafts && active() < limits_.steps_in_flight; }
-
-// Whether drafts of this sequence are streamed. Masks and rules that count tokens would need the drafts of earlier
-// steps.
+// Whether drafts of this sequence are streamed, as stages would idle. Masks and rules that count tokens would need the
+// drafts of earlier steps.
 bool Scheduler::streams(const Sequence& sequence) const {
-  return streams() && sequence.drafter && !sequence.request.rule.counts() && sequence.request.constraint.empty();
+  return limits_.streams_drafts && active() < limits_.steps_in_flight && sequence.drafter &&
+         !sequence.request.rule.counts() && sequence.request.constraint.empty();
 }
 
 // Makes a step of the next draft of a sequence whose newest token, or earlier draft, is in flight. A wrong draft costs

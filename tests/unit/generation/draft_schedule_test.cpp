@@ -61,6 +61,19 @@ TEST(DraftScheduleTest, DraftsAreStreamedThroughIdleStages) {
     }
 }
 
+// Penalties keep a sequence from streaming, and its steps are measured, so that a number can be chosen.
+TEST(DraftScheduleTest, ASequenceThatCannotStreamHasBlocks) {
+  DraftSimulation simulation{draft_limits(3, 1, 4, 80, 3), {}, drafters_of({Guess::kRight})};
+  simulation.limits.streams_drafts = true;
+  simulation.limits.fixed_drafts = false;
+  simulation.requests.push_back(draft_request(0, {1, 2}, 100));
+  simulation.requests.back().rule.repetition_penalty = 2;
+  LiveRequests source(simulation.requests, {0}, {-1});
+  simulation.run(source);
+  EXPECT_EQ(simulation.streamed, 0);
+  EXPECT_GT(simulation.counts.draft_tokens, 0);
+}
+
 // Drafts take no page that another sequence needs.
 TEST(DraftScheduleTest, DraftsPreemptNothing) {
   for (const bool drafts : {false, true}) {
