@@ -129,7 +129,7 @@ OrderedJson of_tool_choice(const OrderedJson& choice, FieldReader& fields) {
   return constraint;
 }
 
-std::vector<Asked> asked_by(FieldReader& fields, LineForm form) {
+std::vector<Asked> asked_by(FieldReader& fields, LineForm form, bool responses) {
   const std::string& where = fields.where();
   std::vector<Asked> asked;
   const auto add = [&](const std::string& key, const auto& constraint_of) {
@@ -138,8 +138,11 @@ std::vector<Asked> asked_by(FieldReader& fields, LineForm form) {
     if (OrderedJson constraint = constraint_of(*value); !constraint.is_null())
       asked.push_back({key, std::move(constraint)});
   };
-  for (const char* key : {"response_format", "text.format"})  // the latter in bodies of /v1/responses
+  const auto add_format = [&](const char* key) {
     add(key, [&](const OrderedJson& value) { return of_response_format(value, key, where); });
+  };
+  add_format("response_format");
+  if (responses) add_format("text.format");
   add("structured_outputs", [&](const OrderedJson& value) { return of_structured_outputs(value, where); });
   for (const char* kind : {"json", "regex", "choice", "grammar"})
     add(fmt::format("guided_{}", kind),
@@ -151,8 +154,8 @@ std::vector<Asked> asked_by(FieldReader& fields, LineForm form) {
 
 }  // namespace
 
-std::string read_constraint(FieldReader& fields, LineForm form, bool in_thought) {
-  std::vector<Asked> asked = asked_by(fields, form);
+std::string read_constraint(FieldReader& fields, LineForm form, bool in_thought, bool responses) {
+  std::vector<Asked> asked = asked_by(fields, form, responses);
   if (asked.empty()) return {};
   const std::string& where = fields.where();
   if (asked.size() > 1)

@@ -9,8 +9,9 @@
 namespace lfm2 {
 
 // The constraint in the text form of grammar::compile_constraint(), "" if the answer is free. In a conversation a
-// thought may precede it; `in_thought`: the prompt ends inside one. Error(kData) naming the field for a constraint that
-// cannot be computed, and for more than one.
-std::string read_constraint(FieldReader& fields, LineForm form, bool in_thought);
+// thought may precede it; `in_thought`: the prompt ends inside one. `responses`: "text.format" counts, too, which a
+// body of /v1/responses has after it became a chat. Error(kData) naming the field for a constraint that cannot be
+// computed, and for more than one.
+std::string read_constraint(FieldReader& fields, LineForm form, bool in_thought, bool responses);
 
 }  // namespace lfm2

@@ -107,14 +107,14 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
 
 OpenAiRequest read_openai_request(const OrderedJson& json, bool chat, const LineContext& context,
                                   const RequestDefaults& defaults, const RequestLimits& limits,
-                                  std::optional<uint64_t> fresh_seed, std::string_view prompt_field) {
+                                  std::optional<uint64_t> fresh_seed, bool responses) {
   constexpr const char* kTruncate = "truncate_prompt_tokens";
   chat ? refuse_unsupported(json,
                             {"stream", "return_token_ids", "tool_choice", "add_generation_prompt",
                              "continue_final_message", kTruncate},
                             kBody)
        : refuse_unsupported(json, {"stream", "return_token_ids", "echo", "add_special_tokens", kTruncate}, kBody);
-  if (prompt_field.empty()) prompt_field = chat ? "messages" : "prompt";
+  const std::string_view prompt_field = responses ? "input" : chat ? "messages" : "prompt";
   FieldReader fields(json, context, kBody);
   SampleRules rules;
   rules.form = chat ? LineForm::kChatCompletion : LineForm::kCompletion;
@@ -126,7 +126,7 @@ OpenAiRequest read_openai_request(const OrderedJson& json, bool chat, const Line
   } else {
     prompts = prompts_of(fields, limits);
   }
-  read_rules(fields, rules, rules.message.in_thought);
+  read_rules(fields, rules, rules.message.in_thought, responses);
   OpenAiRequest whole;
   whole.form = {rules.form, rules.log_probs, rules.echo, rules.message};
   whole.prefill_only = rules.sampling.max_new == 0;

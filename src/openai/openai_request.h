@@ -57,12 +57,12 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
                                    const RequestDefaults& defaults, const RequestLimits& limits,
                                    std::optional<uint64_t> fresh_seed = {});
 
-// Its two steps: the body as JSON, then as a request. `prompt_field`: the field of the prompt in OpenAI's sentence for
-// one that is too long; "": that of the endpoint.
+// Its two steps: the body as JSON, then as a request. `responses`: the body is one of /v1/responses that became a chat,
+// so its prompt is called "input", and it may have "text.format".
 LargeJson parse_request_body(std::string_view body);
 OpenAiRequest read_openai_request(const OrderedJson& body, bool chat, const LineContext& context,
                                   const RequestDefaults& defaults, const RequestLimits& limits,
-                                  std::optional<uint64_t> fresh_seed, std::string_view prompt_field = {});
+                                  std::optional<uint64_t> fresh_seed, bool responses = false);
 
 // The same for /v1/embeddings. `hidden` selects what an embedding is made of: the last position's hidden state, or the
 // mean over all positions.

@@ -25,7 +25,6 @@ constexpr Neutral kZero{[](const OrderedJson& value) { return value.is_number() 
 constexpr Neutral kOne{[](const OrderedJson& value) { return value.is_number() && value == 1; }, "1"};
 constexpr Neutral kAutoOrNone{[](const OrderedJson& value) { return value == "auto" || value == "none"; },
                               "auto or none"};
-constexpr Neutral kDisabled{[](const OrderedJson& value) { return value == "disabled"; }, "disabled"};
 constexpr Neutral kTextAlone{[](const OrderedJson& value) { return value == OrderedJson::array({"text"}); },
                              R"(["text"])"};
 
@@ -63,19 +62,15 @@ const Group kGroups[] = {
       "verbosity"}},
     // OpenAI's, and vLLM's, SGLang's, llama.cpp's and transformers'. "add_special_tokens" is the one of chat templates:
     // that of prompts is read.
-    {kNull,
-     {"audio", "conversation", "json_schema", "previous_response_id", "truncate_prompt_tokens", "web_search_options"}},
+    {kNull, {"audio", "json_schema", "truncate_prompt_tokens", "web_search_options"}},
     {kOne, {"best_of", "length_penalty", "num_beams", "num_return_sequences", "repeat_penalty", "typ_p", "typical_p"}},
     {kFalse,
-     {"add_special_tokens", "background", "continue_final_message", "echo", "include_stop_str_in_output",
-      "no_stop_trim", "prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids", "stream",
-      "use_beam_search"}},
+     {"add_special_tokens", "continue_final_message", "echo", "include_stop_str_in_output", "no_stop_trim",
+      "prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids", "stream", "use_beam_search"}},
     {kAutoOrNone, {"function_call", "tool_choice"}},
     {kEmpty,
-     {"allowed_token_ids", "bad_words", "chat_template", "context_management", "custom_logit_processor", "documents",
-      "ebnf", "functions", "grammar", "logits_processors", "prompt_embeds", "regex", "stop_regex", "structural_tag",
-      "suffix"}},
-    {kDisabled, {"truncation"}},
+     {"allowed_token_ids", "bad_words", "chat_template", "custom_logit_processor", "documents", "ebnf", "functions",
+      "grammar", "logits_processors", "prompt_embeds", "regex", "stop_regex", "structural_tag", "suffix"}},
     {kTextAlone, {"modalities"}},
     {kTrue, {"add_generation_prompt", "normalize", "skip_special_tokens"}},
     {kZero, {"dry_multiplier", "dynatemp_range", "mirostat", "no_repeat_ngram_size", "xtc_probability"}},

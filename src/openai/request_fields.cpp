@@ -187,7 +187,7 @@ void read_sampling(FieldReader& fields, SamplingOverrides& sampling, bool config
   if (sampling.top_k == -1) sampling.top_k = 0;  // as vLLM says "all"
 }
 
-void read_rules(FieldReader& fields, SampleRules& rules, bool in_thought) {
+void read_rules(FieldReader& fields, SampleRules& rules, bool in_thought, bool responses) {
   constexpr int64_t kMaxChoices = 128;
   SamplingOverrides& sampling = rules.sampling;
   if (rules.form == LineForm::kCompletion) rules.echo = fields.flag("echo");  // with echo, max_tokens may be 0
@@ -203,7 +203,7 @@ void read_rules(FieldReader& fields, SampleRules& rules, bool in_thought) {
   rules.draft = asks || fields.find("draft") == nullptr;
   if (asks && !fields.context().drafts) refuse_field(fields.where(), "draft", true, "false, or a start with --draft");
   rules.log_probs = log_probs_of(fields, rules.form == LineForm::kChatCompletion);
-  rules.constraint = read_constraint(fields, rules.form, in_thought);
+  rules.constraint = read_constraint(fields, rules.form, in_thought, responses);
 }
 
 std::vector<int32_t> encode(std::string_view text, bool special, const LineContext& context, const std::string& where) {
@@ -251,12 +251,20 @@ ChatEnd read_chat_end(FieldReader& fields) {
   return ChatEnd::kContinued;
 }
 
+// The text of a part that template_messages() accepts; "" for a part of "thinking", which ends its thought.
+std::string text_of_part(const OrderedJson& part) {
+  if (part.is_string()) return part.get<std::string>();
+  return part.value(part["type"] == "refusal" ? "refusal" : "text", std::string());
+}
+
 // Whether an answer that continues the message begins inside a thought.
 bool continues_thought(const OrderedJson& message) {
   const auto content = message.find("content");
-  if (content == message.end() || !content->is_string()) return false;
+  if (content == message.end()) return false;
   ThoughtReader reader(false);
-  reader.feed(content->get_ref<const std::string&>());
+  if (content->is_string()) reader.feed(content->get_ref<const std::string&>());
+  if (content->is_array())
+    for (const OrderedJson& part : *content) reader.feed(text_of_part(part) + '\n');  // as the parts are joined
   return reader.thinks();
 }
 

@@ -84,8 +84,9 @@ void read_sampling(FieldReader& fields, SamplingOverrides& sampling, bool config
 // Reads the generation fields of a request by OpenAI's names and the names that transformers and vLLM add. "echo" is
 // read only for kCompletion. "logprobs" is a number of tokens, except for kChatCompletion: there it is a boolean, and
 // "top_logprobs" is the number.
-// `in_thought`: the prompt ends inside a thought, which precedes a constrained answer.
-void read_rules(FieldReader& fields, SampleRules& rules, bool in_thought = false);
+// `in_thought`: the prompt ends inside a thought, which precedes a constrained answer. `responses`: see
+// read_constraint().
+void read_rules(FieldReader& fields, SampleRules& rules, bool in_thought = false, bool responses = false);
 struct ChatPrompt {
   std::vector<int32_t> ids;
   bool in_thought;  // it ends inside a thought (ends_in_thought)
@@ -94,8 +95,8 @@ struct ChatPrompt {
 // unless "add_generation_prompt" is false, and with "continue_final_message" the text ends in the last message.
 ChatPrompt prompt_of_messages(FieldReader& fields);
 // "truncate_prompt_tokens": the number of last tokens that a prompt keeps. With -1, as in vLLM, it
-// keeps those that fit `max_positions` together with the tokens that `rules` ask for, or with one. INT64_MAX without
-// the field.
+// keeps those that fit `max_positions` together with the tokens that `rules` themselves ask for, or with one: defaults
+// of the job do not count. INT64_MAX without the field.
 int64_t read_truncation(FieldReader& fields, const SampleRules& rules, int64_t max_positions);
 void truncate_prompt(std::vector<int32_t>& ids, int64_t kept);
 // What the message of an answer to a chat has: "tools", "tool_choice" and "parallel_tool_calls"; "separate_reasoning"

@@ -28,7 +28,7 @@ class Conversation {
     if (type == "message" || (type.is_null() && item.contains("role"))) return add_message(item, place);
     if (type == "function_call") return add_call(item, place);
     if (type == "function_call_output") return add_output(item, place);
-    if (type == "reasoning") return add_thought(item);
+    if (type == "reasoning") return add_thought(item, place);
     refuse_field(where_, place + ".type", type, R"("message", "function_call", "function_call_output" or "reasoning")");
   }
 
@@ -63,11 +63,16 @@ class Conversation {
         {{"role", "tool"}, {"tool_call_id", text_of(item, "call_id", place)}, {"content", std::move(item["output"])}});
   }
 
-  void add_thought(const OrderedJson& item) {
+  void add_thought(const OrderedJson& item, const std::string& place) {
+    const OrderedJson& content = field_of(item, "content");
+    if (!content.is_null() && !content.is_array())
+      refuse_field(where_, place + ".content", content, "a list of parts with their text");
     std::string thought;
-    for (const OrderedJson& part : field_of(item, "content"))
-      if (const OrderedJson& text = field_of(part, "text"); text.is_string())
-        thought += text.get_ref<const std::string&>();
+    for (size_t i = 0; i < content.size(); ++i) {
+      const OrderedJson& text = field_of(content[i], "text");
+      if (!text.is_string()) refuse_field(where_, fmt::format("{}.content[{}].text", place, i), text, "text");
+      thought += text.get_ref<const std::string&>();
+    }
     if (!thought.empty())
       messages_.push_back({{"role", "assistant"}, {"content", ""}, {"reasoning_content", std::move(thought)}});
   }

@@ -85,9 +85,9 @@ void ResponsesBuilder::add_response_event(std::string_view status) {
 
 // The name of a call, and its namespace if the function has one.
 OrderedJson ResponsesBuilder::call_json(const std::string& name) const {
-  for (const std::string& space : shape_->namespaces)
-    if (name.starts_with(space + '.')) return {{"name", name.substr(space.size() + 1)}, {"namespace", space}};
-  return {{"name", name}};
+  const auto found = shape_->functions.find(name);
+  if (found == shape_->functions.end() || !found->second.space) return {{"name", name}};
+  return {{"name", found->second.name}, {"namespace", *found->second.space}};
 }
 
 void ResponsesBuilder::begin_item(const AnswerPart& part) {

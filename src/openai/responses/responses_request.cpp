@@ -16,10 +16,29 @@ namespace lfm2 {
 namespace {
 
 const std::string kBody = "request";
-// Of larger bodies an answer repeats neither instructions nor tools, because a stream has them three times.
+// Of larger bodies an answer repeats no texts, lists and objects, because a stream has them three times.
 constexpr size_t kMaxRepeatedBytes = 128 << 10;
 
-// Fields that the interface has for other servers. Those that chats have too are in the table of other_field().
+// Fields about stored responses and about work on them, unless their values change no answer.
+void refuse_what_needs_a_state(FieldReader& fields) {
+  const auto refuse_unless = [&](const char* key, const auto& fits, std::string_view expected) {
+    if (const OrderedJson* value = fields.find(key); value != nullptr && !fits(*value))
+      refuse_unsupported_field(kBody, key, *value, expected);
+  };
+  const auto never = [](const OrderedJson&) { return false; };
+  constexpr std::string_view kNone = "no such field";
+  refuse_unless("conversation", never, kNone);
+  refuse_unless("previous_response_id", never, kNone);
+  refuse_unless(
+      "background", [](const OrderedJson& value) { return value == false; }, "false, or no such field");
+  refuse_unless(
+      "context_management", [](const OrderedJson& value) { return value == false || value == "" || value.empty(); },
+      kNone);
+  refuse_unless(
+      "truncation", [](const OrderedJson& value) { return value == "disabled"; }, "disabled, or no such field");
+}
+
+// Other fields that the interface has for other servers. Those that chats have too are in the table of other_field().
 void refuse_what_is_not_there(FieldReader& fields) {
   const auto refuse_unless = [&](const char* key, const auto& fits, std::string_view expected) {
     if (const OrderedJson* value = fields.find(key); value != nullptr && !fits(*value))
@@ -48,34 +67,46 @@ void expect_name(const OrderedJson& tool, const std::string& place) {
     refuse_field(kBody, place + ".name", name, "text");
 }
 
-// A function as chats write it. `prefix`: its namespace and a dot, if it has one.
-OrderedJson nested_function(OrderedJson&& tool, const std::string& place, const std::string& prefix = {}) {
+// A function as chats write it. `space`: its namespace, if it has one.
+OrderedJson nested_function(OrderedJson&& tool, const std::string& place, const std::optional<std::string>& space) {
   if (const OrderedJson type = type_of(tool); type != "function")
     refuse_field(kBody, place + ".type", type, R"("function": the server itself has no tools)");
   expect_name(tool, place);
   tool.erase("type");
-  tool["name"] = prefix + tool["name"].get<std::string>();
+  if (space) tool["name"] = *space + '.' + tool["name"].get<std::string>();
   return {{"type", "function"}, {"function", std::move(tool)}};
 }
 
 // The functions of a list, those of namespaces among them.
-LargeJson functions_of(OrderedJson& tools, std::vector<std::string>& namespaces) {
+LargeJson functions_of(OrderedJson& tools, FunctionNames& names) {
   LargeJson functions(new OrderedJson(OrderedJson::array()));
+  const auto add = [&](OrderedJson& tool, const std::string& place, const std::optional<std::string>& space) {
+    functions->push_back(nested_function(std::move(tool), place, space));
+    const OrderedJson& full = functions->back()["function"]["name"];
+    const auto name = full.get<std::string>();
+    if (!names.try_emplace(name, FunctionName{space, name.substr(space ? space->size() + 1 : 0)}).second)
+      refuse_field(kBody, place + ".name", full, "a name that no other function has");
+  };
   for (size_t i = 0; i < tools.size(); ++i) {
     const std::string place = fmt::format("tools[{}]", i);
     if (type_of(tools[i]) != "namespace") {
-      functions->push_back(nested_function(std::move(tools[i]), place));
+      add(tools[i], place, {});
       continue;
     }
     expect_name(tools[i], place);
-    namespaces.push_back(tools[i]["name"]);
+    const auto space = tools[i]["name"].get<std::string>();
     OrderedJson& own = tools[i]["tools"];
     if (!own.is_array()) refuse_field(kBody, place + ".tools", own, "a list of functions");
-    for (size_t j = 0; j < own.size(); ++j)
-      functions->push_back(
-          nested_function(std::move(own[j]), fmt::format("{}.tools[{}]", place, j), namespaces.back() + '.'));
+    for (size_t j = 0; j < own.size(); ++j) add(own[j], fmt::format("{}.tools[{}]", place, j), space);
   }
   return functions;
+}
+
+// The function that the answer must call.
+OrderedJson choice_of(OrderedJson&& choice) {
+  const OrderedJson space = choice.value("namespace", OrderedJson());
+  return nested_function(std::move(choice), "tool_choice",
+                         space.is_string() ? std::optional(space.get<std::string>()) : std::nullopt);
 }
 
 // "text.format" as the "response_format" of chats; null where there is none.
@@ -95,21 +126,23 @@ OrderedJson repeated_fields(const OrderedJson& body, bool small) {
     const auto found = body.find(key);
     return found == body.end() || found->is_null() ? otherwise : *found;
   };
-  const OrderedJson free{{"format", {{"type", "text"}}}}, none = OrderedJson::array();
-  return {{"instructions", small ? field("instructions", nullptr) : OrderedJson()},
+  const auto if_small = [&](const char* key, OrderedJson otherwise) {
+    return small ? field(key, std::move(otherwise)) : otherwise;
+  };
+  return {{"instructions", if_small("instructions", nullptr)},
           {"max_output_tokens", field("max_output_tokens", nullptr)},
-          {"metadata", field("metadata", OrderedJson::object())},
+          {"metadata", if_small("metadata", OrderedJson::object())},
           {"parallel_tool_calls", field("parallel_tool_calls", true)},
-          {"reasoning", field("reasoning", nullptr)},
-          {"text", small ? field("text", free) : free},
-          {"tool_choice", field("tool_choice", "auto")},
-          {"tools", small ? field("tools", none) : none}};
+          {"reasoning", if_small("reasoning", nullptr)},
+          {"text", if_small("text", {{"format", {{"type", "text"}}}})},
+          {"tool_choice", if_small("tool_choice", "auto")},
+          {"tools", if_small("tools", OrderedJson::array())}};
 }
 
 // The number that a client wrote, not the float nearest to it.
 double as_written(float value) { return std::stod(fmt::format("{}", value)); }
 
-void rewrite_as_chat(OrderedJson& body, FieldReader& fields, std::vector<std::string>& namespaces) {
+void rewrite_as_chat(OrderedJson& body, FieldReader& fields, FunctionNames& functions) {
   OrderedJson& input = body["input"];  // may be added, which moves the others
   const auto limit = fields.integer("max_output_tokens", 1, kMaxAsked);
   const std::string* instructions = fields.text("instructions");
@@ -117,10 +150,10 @@ void rewrite_as_chat(OrderedJson& body, FieldReader& fields, std::vector<std::st
   const LargeJson messages = messages_of_input(input, instructions != nullptr ? *instructions : std::string(), kBody);
   empty_json(input);
   if (const auto tools = body.find("tools"); tools != body.end() && tools->is_array())
-    *tools = std::move(*functions_of(*tools, namespaces));
+    *tools = std::move(*functions_of(*tools, functions));
   if (const auto choice = body.find("tool_choice"); choice != body.end() && choice->is_object())
-    *choice = nested_function(std::move(*choice), "tool_choice");
-  for (const char* key : {"input", "instructions", "text", "logprobs", "top_logprobs"}) body.erase(key);
+    *choice = choice_of(std::move(*choice));
+  for (const char* key : {"input", "instructions", "text", "text.format", "logprobs", "top_logprobs"}) body.erase(key);
   body["messages"] = std::move(*messages);
   if (!format.is_null()) body["text.format"] = std::move(format);
   if (limit) body["max_completion_tokens"] = *limit;
@@ -133,11 +166,12 @@ OpenAiRequest parse_responses_request(std::string_view body, const LineContext& 
                                       std::optional<uint64_t> fresh_seed) {
   const LargeJson parsed = parse_request_body(body);
   FieldReader fields(*parsed, context, kBody);
+  refuse_what_needs_a_state(fields);
   refuse_what_is_not_there(fields);
   auto response = std::make_shared<ResponsesShape>();
   response->repeated = repeated_fields(*parsed, body.size() <= kMaxRepeatedBytes);
-  rewrite_as_chat(*parsed, fields, response->namespaces);
-  OpenAiRequest request = read_openai_request(*parsed, true, context, defaults, limits, fresh_seed, "input");
+  rewrite_as_chat(*parsed, fields, response->functions);
+  OpenAiRequest request = read_openai_request(*parsed, true, context, defaults, limits, fresh_seed, true);
   const SamplingRule& rule = request.requests.front().rule;
   response->repeated.update({{"temperature", as_written(rule.temperature)}, {"top_p", as_written(rule.top_p)}});
   request.response = std::move(response);

@@ -2,20 +2,28 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/json/json.h"
 #include "openai/openai_request.h"
 
 namespace lfm2 {
 
+// A function of a body of /v1/responses. `space`: its namespace, if it has one.
+struct FunctionName {
+  std::optional<std::string> space;
+  std::string name;
+};
+// By their names in the chat: that of a function in a namespace begins with the namespace and a dot.
+using FunctionNames = std::map<std::string, FunctionName>;
+
 // What the answer to a body of /v1/responses has beside that of a chat.
 struct ResponsesShape {
-  OrderedJson repeated;                 // fields of the body
-  std::vector<std::string> namespaces;  // of functions, whose names begin with their namespace and a dot in the chat
+  OrderedJson repeated;  // fields of the body
+  FunctionNames functions;
 };
 
 // Rewrites the body as one of /v1/chat/completions and reads that: "input" and "instructions" become its messages, and

@@ -13,8 +13,8 @@ namespace lfm2 {
 
 namespace {
 
-// The end of a content: a code point that stands for no character, so that no text has it, and a blank, which a
-// template that trims contents removes.
+// The end of a content: a code point that stands for no character, which mark_end() refuses in messages, and a blank,
+// which a template that trims contents removes.
 constexpr std::string_view kMark = "\xef\xb7\x90 ", kMarkTrimmed = kMark.substr(0, 3);
 constexpr const char* kThoughtFields[] = {"reasoning_content", "reasoning", "thinking"};
 
@@ -147,6 +147,15 @@ void put_calls(OrderedJson& message, const std::string& place, bool as_text) {
   message.erase("tool_calls");
 }
 
+bool has_mark(const OrderedJson& value) {
+  const auto is_marked = [](const std::string& text) { return text.find(kMarkTrimmed) != std::string::npos; };
+  if (value.is_string()) return is_marked(value.get_ref<const std::string&>());
+  if (!value.is_structured()) return false;
+  for (const auto& [key, one] : value.items())
+    if (is_marked(key) || has_mark(one)) return true;
+  return false;
+}
+
 // Whether the template says the name of a field: .name, 'name' or "name".
 bool says_field(std::string_view source, std::string_view name) {
   for (size_t at = source.find(name); at != std::string_view::npos; at = source.find(name, at + 1)) {
@@ -192,6 +201,9 @@ void mark_end(const OrderedJson& messages, OrderedJson& taken) {
     refuse(place + ".role", &last["role"], R"("assistant" for a message that is continued)");
   if (const OrderedJson* calls = field_of(last, "tool_calls"); calls != nullptr && !calls->empty())
     refuse(place + ".tool_calls", calls, "none in a message that is continued");
+  for (size_t i = 0; i < taken.size(); ++i)
+    if (has_mark(taken[i]))
+      refuse(fmt::format("messages[{}]", i), &taken[i], "no U+FDD0 in a conversation whose last message is continued");
   OrderedJson& content = taken.back()["content"];
   if (content.is_array() && content.empty()) content = "";
   OrderedJson& text = content.is_array() ? content.back()["text"] : content;

@@ -37,7 +37,8 @@ LargeJson template_messages(const OrderedJson& messages, const TemplateTraits& t
 // For a conversation whose last message is continued: mark_end() puts a mark after the content of the last message of
 // `taken`, which template_messages() made of `messages`, and text_before_mark() returns the rendered text up to there.
 // If the template trims blanks from contents, they are trimmed before the mark, too. Error(kData) unless the message is
-// an assistant's without calls of tools, and if the template leaves its content out.
+// an assistant's without calls of tools, if a message has the mark's code point U+FDD0, and if the template leaves the
+// content out.
 void mark_end(const OrderedJson& messages, OrderedJson& taken);
 std::string text_before_mark(std::string text);
 

@@ -111,6 +111,8 @@ TEST_F(OpenAiRequestTest, Refusals) {
             std::string::npos);
   for (const char* neutral : {R"({"prompt": "a", "best_of": 1, "suffix": null, "echo": false, "bad_words": []})",
                               R"({"prompt": "a", "response_format": {"type": "text"}, "length_penalty": 1.0})",
+                              R"({"prompt": "a", "text.format": 5})",  // of /v1/responses, as the next
+                              R"({"prompt": "a", "truncation": "auto", "background": true, "conversation": "c"})",
                               R"({"prompt": "a", "skip_special_tokens": true, "add_special_tokens": false})"})
     EXPECT_EQ(refusal(neutral), "taken") << neutral;
 }

@@ -58,6 +58,8 @@ TEST_F(PromptFieldsTest, AThoughtIsContinued) {
   for (const auto& [content, in_thought] : {std::pair{R"("<think>Let me")", true},
                                             {R"("<think>\n")", true},
                                             {R"("<think>so</think>And")", false},
+                                            {R"([{"type": "text", "text": "<think>Let"}, " me"])", true},
+                                            {R"([{"type": "text", "text": "<think>so</think>"}, "And"])", false},
                                             {R"("Say <think>")", true},  // as any prompt that ends so
                                             {R"("Say <think> twice")", false}}) {
     ids(chat(R"({"role": "assistant", "content": )" + std::string(content) + "}", on), true);
@@ -75,6 +77,10 @@ TEST_F(PromptFieldsTest, WhatCannotBeContinued) {
             R"("add_generation_prompt" is true, expected false with "continue_final_message": true)");
   EXPECT_EQ(refused(chat(R"({"role": "assistant", "content": "x"})", R"(, "continue_final_message": 1)"), true),
             R"("continue_final_message" is 1, expected true or false)");
+  EXPECT_EQ(
+      refused(chat(R"({"role": "assistant", "content": "\ufdd0"})", on), true),
+      "\"messages[1]\" is {\"role\":\"assistant\",\"content\":\"\uFDD0\"}, expected no U+FDD0 in a conversation whose "
+      "last message is continued");
   EXPECT_EQ(refused(R"("prompt": "x", "continue_final_message": true)", false),
             R"("continue_final_message" is true, which is not supported: expected false, or no such field)");
 }

@@ -60,7 +60,7 @@ TEST_F(ResponsesRequestTest, AnInputOfText) {
   EXPECT_EQ(read(R"("input": "Hi")").requests[0].max_new, 100);
 }
 
-// As clients send a conversation back: what an assistant thought, said and called in a row is one message.
+// As clients send a conversation back: an assistant's thought, text and calls in this order are one message.
 TEST_F(ResponsesRequestTest, Items) {
   const Json found = prompt(R"("input": [
       {"role": "developer", "content": "Be."},
@@ -121,7 +121,11 @@ TEST_F(ResponsesRequestTest, NamespacesOfFunctions) {
                 {"type": "namespace", "name": "n", "description": "d", "tools": [{"type": "function", "name": "f"},
                                                                                  {"type": "function", "name": "g"}]}],
       "tool_choice": "required")");
-  EXPECT_EQ(request.response->namespaces, (std::vector<std::string>{"n"}));
+  const FunctionNames& functions = request.response->functions;
+  EXPECT_EQ(functions.size(), 3u);
+  EXPECT_EQ(functions.at("n.g").space, "n");
+  EXPECT_EQ(functions.at("n.g").name, "g");
+  EXPECT_EQ(functions.at("f").space, std::nullopt);
   EXPECT_EQ(request.response->repeated["tools"][1]["type"], "namespace");
   std::vector<std::string> names;
   const Json constraint = parse_json(request.requests[0].constraint, "constraint");
@@ -131,14 +135,50 @@ TEST_F(ResponsesRequestTest, NamespacesOfFunctions) {
   EXPECT_NE(text.find(R"("function": {"name": "n.f", "arguments": {}})"), std::string::npos) << text;
 }
 
+TEST_F(ResponsesRequestTest, AChoiceHasItsNamespace) {
+  const OpenAiRequest request = read(R"("input": "x", "tools": [{"type": "function", "name": "f"},
+      {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]}],
+      "tool_choice": {"type": "function", "name": "f", "namespace": "n"})");
+  EXPECT_EQ(parse_json(request.requests[0].constraint, "constraint")["only"], "n.f");
+}
+
+// An assistant's text begins a message, unless only a thought precedes it.
+TEST_F(ResponsesRequestTest, WhatBeginsAMessage) {
+  const Json found = prompt(R"("input": [
+      {"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"},
+      {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "so"}]},
+      {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}, {"role": "assistant", "content": "d"}])");
+  ASSERT_EQ(found.size(), 4u);
+  EXPECT_EQ(found[2]["thinking"], "so");
+  EXPECT_EQ(found[2]["tool_calls"].size(), 1u);
+  EXPECT_EQ(found[3]["content"], "d");
+  EXPECT_EQ(prompt(R"("input": [{"type": "reasoning"}, {"type": "reasoning", "content": null},
+      {"type": "reasoning", "content": []}, {"role": "user", "content": "a"}])")
+                .size(),
+            1u);
+}
+
 TEST_F(ResponsesRequestTest, WhatChangesNothing) {
-  for (const char* field :
-       {R"("store": false)", R"("store": null)", R"("previous_response_id": null)", R"("background": false)",
-        R"("truncation": "disabled")", R"("include": ["reasoning.encrypted_content"])", R"("metadata": {"a": "b"})",
-        R"("reasoning": {"effort": "low", "summary": "auto"})", R"("prompt_cache_key": "k")",
-        R"("service_tier": "auto")", R"("max_tool_calls": 3)", R"("top_logprobs": 0)",
-        R"("stream_options": {"include_obfuscation": false})", R"("user": "me")", R"("client_metadata": {})",
-        R"("tools": [])", R"("seed": 3)", R"("n": 1)"})
+  for (const char* field : {R"("store": false)",
+                            R"("store": null)",
+                            R"("previous_response_id": null)",
+                            R"("background": false)",
+                            R"("truncation": "disabled")",
+                            R"("context_management": [])",
+                            R"("text.format": 5)",
+                            R"("include": ["reasoning.encrypted_content"])",
+                            R"("metadata": {"a": "b"})",
+                            R"("reasoning": {"effort": "low", "summary": "auto"})",
+                            R"("prompt_cache_key": "k")",
+                            R"("service_tier": "auto")",
+                            R"("max_tool_calls": 3)",
+                            R"("top_logprobs": 0)",
+                            R"("stream_options": {"include_obfuscation": false})",
+                            R"("user": "me")",
+                            R"("client_metadata": {})",
+                            R"("tools": [])",
+                            R"("seed": 3)",
+                            R"("n": 1)"})
     EXPECT_EQ(refused(std::string(R"("input": "x", )") + field), "accepted") << field;
 }
 
@@ -169,6 +209,15 @@ TEST_F(ResponsesRequestTest, Refusals) {
         R"("background" is true, which is not supported: expected false, or no such field)"},
        {x + R"("truncation": "auto")",
         R"("truncation" is "auto", which is not supported: expected disabled, or no such field)"},
+       {x + R"("context_management": [{"type": "compaction"}])",
+        R"("context_management" is [{"type":"compaction"}], which is not supported: expected no such field)"},
+       {R"("input": [{"type": "reasoning", "content": "so"}])",
+        R"("input[0].content" is "so", expected a list of parts with their text)"},
+       {R"("input": [{"type": "reasoning", "content": [{"type": "reasoning_text"}]}])",
+        R"("input[0].content[0].text" is null, expected text)"},
+       {x + R"("tools": [{"type": "function", "name": "n.f"},
+            {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]}])",
+        R"("tools[1].tools[0].name" is "n.f", expected a name that no other function has)"},
        {x + R"("prompt": {"id": "p"})", R"("prompt" is {"id":"p"}, expected no such field: no prompt is stored)"},
        {x + R"("include": ["message.output_text.logprobs"])",
         R"("include" is "message.output_text.logprobs", expected no log-probabilities: /v1/chat/completions has them)"},
@@ -195,11 +244,17 @@ TEST_F(ResponsesRequestTest, Refusals) {
 }
 
 // A stream has the response three times, and a client may leave so much unread.
-TEST_F(ResponsesRequestTest, LargeInstructionsAreNotRepeated) {
+TEST_F(ResponsesRequestTest, LargeFieldsAreNotRepeated) {
   const auto repeated = [&](size_t bytes) {
     const OpenAiRequest request =
-        read(R"("input": "x", "truncate_prompt_tokens": 5, "instructions": ")" + std::string(bytes, ' ') + "\"");
-    return !request.response->repeated["instructions"].is_null();
+        read(R"("input": "x", "truncate_prompt_tokens": 5, "metadata": {"a": "b"}, "reasoning": {"effort": "low"},
+          "tool_choice": "none", "instructions": ")" +
+             std::string(bytes, ' ') + "\"");
+    const OrderedJson& found = request.response->repeated;
+    EXPECT_EQ(found["metadata"].empty(), found["instructions"].is_null());
+    EXPECT_EQ(found["reasoning"].is_null(), found["instructions"].is_null());
+    EXPECT_EQ(found["tool_choice"] == "auto", found["instructions"].is_null());
+    return !found["instructions"].is_null();
   };
   EXPECT_TRUE(repeated(120 << 10));
   EXPECT_FALSE(repeated(130 << 10));

@@ -170,6 +170,21 @@ TEST_F(ApiResponsesTest, ACallHasItsNamespace) {
   EXPECT_FALSE(output[1].contains("namespace"));
 }
 
+// A dot in a name is no namespace, and a namespace may have a dot.
+TEST_F(ApiResponsesTest, NamesWithDots) {
+  listen();
+  serve();
+  const std::vector<std::string> calls = {"<|tool_call_start|>", "[a.f(), a.b.g()]", "<|tool_call_end|>"};
+  const Json output = whole(calls, R"("tools": [{"type": "function", "name": "a.f"},
+      {"type": "namespace", "name": "a", "tools": [{"type": "function", "name": "h"}]},
+      {"type": "namespace", "name": "a.b", "tools": [{"type": "function", "name": "g"}]}])")["output"];
+  ASSERT_EQ(output.size(), 2u);
+  EXPECT_EQ(output[0]["name"], "a.f");
+  EXPECT_FALSE(output[0].contains("namespace"));
+  EXPECT_EQ(output[1]["name"], "g");
+  EXPECT_EQ(output[1]["namespace"], "a.b");
+}
+
 TEST_F(ApiResponsesTest, AnEmptyAnswerHasAMessage) {
   listen();
   serve();
