@@ -15,7 +15,7 @@ namespace lfm2 {
 
 namespace {
 
-const std::string kBody = "request";
+const std::string kResponsesBody = "request";
 // Of larger bodies an answer repeats no texts, lists and objects, because a stream has them three times.
 constexpr size_t kMaxRepeatedBytes = 128 << 10;
 
@@ -23,7 +23,7 @@ constexpr size_t kMaxRepeatedBytes = 128 << 10;
 void refuse_what_needs_a_state(FieldReader& fields) {
   const auto refuse_unless = [&](const char* key, const auto& fits, std::string_view expected) {
     if (const OrderedJson* value = fields.find(key); value != nullptr && !fits(*value))
-      refuse_unsupported_field(kBody, key, *value, expected);
+      refuse_unsupported_field(kResponsesBody, key, *value, expected);
   };
   const auto never = [](const OrderedJson&) { return false; };
   constexpr std::string_view kNone = "no such field";
@@ -42,7 +42,7 @@ void refuse_what_needs_a_state(FieldReader& fields) {
 void refuse_what_is_not_there(FieldReader& fields) {
   const auto refuse_unless = [&](const char* key, const auto& fits, std::string_view expected) {
     if (const OrderedJson* value = fields.find(key); value != nullptr && !fits(*value))
-      refuse_field(kBody, key, *value, expected);
+      refuse_field(kResponsesBody, key, *value, expected);
   };
   refuse_unless(
       "store", [](const OrderedJson& value) { return value == false; }, "false: no response is stored");
@@ -51,11 +51,11 @@ void refuse_what_is_not_there(FieldReader& fields) {
   refuse_unless(
       "n", [](const OrderedJson& value) { return value == 1; }, "1: a response has one choice");
   const OrderedJson* include = fields.find("include");
-  if (include != nullptr && !include->is_array()) refuse_field(kBody, "include", *include, "a list of texts");
+  if (include != nullptr && !include->is_array()) refuse_field(kResponsesBody, "include", *include, "a list of texts");
   if (include == nullptr) return;
   for (const OrderedJson& one : *include)
     if (one == "message.output_text.logprobs")
-      refuse_field(kBody, "include", one, "no log-probabilities: /v1/chat/completions has them");
+      refuse_field(kResponsesBody, "include", one, "no log-probabilities: /v1/chat/completions has them");
 }
 
 OrderedJson type_of(const OrderedJson& tool) {
@@ -64,13 +64,13 @@ OrderedJson type_of(const OrderedJson& tool) {
 
 void expect_name(const OrderedJson& tool, const std::string& place) {
   if (const OrderedJson name = tool.value("name", OrderedJson()); !name.is_string())
-    refuse_field(kBody, place + ".name", name, "text");
+    refuse_field(kResponsesBody, place + ".name", name, "text");
 }
 
 // A function as chats write it. `space`: its namespace, if it has one.
 OrderedJson nested_function(OrderedJson&& tool, const std::string& place, const std::optional<std::string>& space) {
   if (const OrderedJson type = type_of(tool); type != "function")
-    refuse_field(kBody, place + ".type", type, R"("function": the server itself has no tools)");
+    refuse_field(kResponsesBody, place + ".type", type, R"("function": the server itself has no tools)");
   expect_name(tool, place);
   tool.erase("type");
   if (space) tool["name"] = *space + '.' + tool["name"].get<std::string>();
@@ -85,7 +85,7 @@ LargeJson functions_of(OrderedJson& tools, FunctionNames& names) {
     const OrderedJson& full = functions->back()["function"]["name"];
     const auto name = full.get<std::string>();
     if (!names.try_emplace(name, FunctionName{space, name.substr(space ? space->size() + 1 : 0)}).second)
-      refuse_field(kBody, place + ".name", full, "a name that no other function has");
+      refuse_field(kResponsesBody, place + ".name", full, "a name that no other function has");
   };
   for (size_t i = 0; i < tools.size(); ++i) {
     const std::string place = fmt::format("tools[{}]", i);
@@ -96,7 +96,7 @@ LargeJson functions_of(OrderedJson& tools, FunctionNames& names) {
     expect_name(tools[i], place);
     const auto space = tools[i]["name"].get<std::string>();
     OrderedJson& own = tools[i]["tools"];
-    if (!own.is_array()) refuse_field(kBody, place + ".tools", own, "a list of functions");
+    if (!own.is_array()) refuse_field(kResponsesBody, place + ".tools", own, "a list of functions");
     for (size_t j = 0; j < own.size(); ++j) add(own[j], fmt::format("{}.tools[{}]", place, j), space);
   }
   return functions;
@@ -113,7 +113,7 @@ OrderedJson choice_of(OrderedJson&& choice) {
 OrderedJson response_format_of(FieldReader& fields) {
   const OrderedJson* text = fields.find("text");
   if (text == nullptr) return nullptr;
-  if (!text->is_object()) refuse_field(kBody, "text", *text, "an object");
+  if (!text->is_object()) refuse_field(kResponsesBody, "text", *text, "an object");
   OrderedJson format = text->value("format", OrderedJson());
   if (!format.is_object() || format.value("type", OrderedJson()) != "json_schema") return format;
   format.erase("type");
@@ -147,7 +147,8 @@ void rewrite_as_chat(OrderedJson& body, FieldReader& fields, FunctionNames& func
   const auto limit = fields.integer("max_output_tokens", 1, kMaxAsked);
   const std::string* instructions = fields.text("instructions");
   OrderedJson format = response_format_of(fields);
-  const LargeJson messages = messages_of_input(input, instructions != nullptr ? *instructions : std::string(), kBody);
+  const LargeJson messages =
+      messages_of_input(input, instructions != nullptr ? *instructions : std::string(), kResponsesBody);
   empty_json(input);
   if (const auto tools = body.find("tools"); tools != body.end() && tools->is_array())
     *tools = std::move(*functions_of(*tools, functions));
@@ -165,7 +166,7 @@ OpenAiRequest parse_responses_request(std::string_view body, const LineContext& 
                                       const RequestDefaults& defaults, const RequestLimits& limits,
                                       std::optional<uint64_t> fresh_seed) {
   const LargeJson parsed = parse_request_body(body);
-  FieldReader fields(*parsed, context, kBody);
+  FieldReader fields(*parsed, context, kResponsesBody);
   refuse_what_needs_a_state(fields);
   refuse_what_is_not_there(fields);
   auto response = std::make_shared<ResponsesShape>();
