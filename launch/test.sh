@@ -42,7 +42,7 @@ status=0
 ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j $(($(nproc) * 2)) "${selection[@]}" || status=$?
 left_out="the tests under a real Slurm, the searching fuzzers, the campaign of faults, long runs of the server"
 [ "${CI:-}" ] || left_out+=", stalled ranks, faults of the server's clients, limits of memory, two page caches, answers of 64 MiB, \
-the kernel for AMX, NCCL and peer copies on stand-ins, other libraries' fp8, the perplexity in fp8, the DEB, random models, templates and \
-conversations, hostile templates, launch/run.sh, two hosts, batch scripts, two command lines, similar stops and golden models"
+the kernel for AMX, NCCL and peer copies on stand-ins, other libraries' fp8, the perplexity in fp8, the DEB, random models, patterns, templates and \
+conversations, hostile templates, launch/run.sh, two hosts, batch scripts, two command lines, similar stops and golden models, the table of bits"
 [ "$all" ] || echo "Left out: $left_out. launch/test.sh --all runs them too."
 exit $status
