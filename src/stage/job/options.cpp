@@ -194,7 +194,8 @@ void add_generation_options(CLI::App& app, Options& options) {
       ->type_name("WHAT")
       ->capture_default_str();
   add_setting(app, "--draft-length", generation.draft_length,
-              "With --draft: tokens to guess in one step; 0: chosen by how many were right and by step times", 0, kMaxDrafts);
+              "With --draft: tokens to guess in one step; 0: chosen by how many were right and by step times", 0,
+              kMaxDrafts);
 }
 
 // doctor has the options that decide which rank computes what, and on which device.
