@@ -47,8 +47,8 @@ class Conversation {
 
   void add_call(OrderedJson& item, const std::string& place) {
     std::string name = text_of(item, "name", place);
-    if (const OrderedJson& space = field_of(item, "namespace"); space.is_string())
-      name.insert(0, space.get<std::string>() + '.');
+    if (!field_of(item, "namespace").is_null())
+      name.insert(0, text_of(item, "namespace", place).get_ref<const std::string&>() + '.');
     OrderedJson& message = assistant();
     if (!message.contains("tool_calls")) message["tool_calls"] = OrderedJson::array();
     message["tool_calls"].push_back(

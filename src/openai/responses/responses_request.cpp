@@ -105,8 +105,9 @@ LargeJson functions_of(OrderedJson& tools, FunctionNames& names) {
 // The function that the answer must call.
 OrderedJson choice_of(OrderedJson&& choice) {
   const OrderedJson space = choice.value("namespace", OrderedJson());
+  if (!space.is_null() && !space.is_string()) refuse_field(kResponsesBody, "tool_choice.namespace", space, "text");
   return nested_function(std::move(choice), "tool_choice",
-                         space.is_string() ? std::optional(space.get<std::string>()) : std::nullopt);
+                         space.is_null() ? std::nullopt : std::optional(space.get<std::string>()));
 }
 
 // "text.format" as the "response_format" of chats; null where there is none.
