@@ -68,7 +68,7 @@ def main():
         config = json.loads((folder / "model/config.json").read_text())
         (folder / "model/config.json").write_text(json.dumps({**config, "max_position_embeddings": 65536}))
         split(arguments.tools, folder / "model", folder / "shards")
-        server = Server(arguments.stage, folder / "shards", folder, "server", "--model-name", "kjv", "--max-tokens", "200", "--seed", "1")
+        server = Server(arguments.stage, folder / "shards", folder, "server", "--model-name", "kjv", "--max-tokens", "4000")
         said, first = check_turn(turn(arguments.codex, folder, server.url, "And God said,"))
         _, second = check_turn(turn(arguments.codex, folder, server.url, "resume", "--last", "And then?"))
         assert second["input_tokens"] > first["input_tokens"] and second["cached_input_tokens"] > 0, (first, second)
