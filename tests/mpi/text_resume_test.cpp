@@ -5,6 +5,7 @@
 #include <chrono>
 #include <ctime>
 #include <filesystem>
+#include <regex>
 #include <set>
 #include <thread>
 
@@ -32,7 +33,16 @@ class TextResumeTest : public TextRun {
     write_lines("in.jsonl", lines);
   }
   Arguments job() const {
-    return {"--input", folder_ / "in.jsonl", "--max-num-seqs", "8", "--output", folder_ / "o.jsonl", "--resume"};
+    Arguments arguments = inputs_;
+    arguments.insert(arguments.end(), {"--max-num-seqs", "8", "--output", folder_ / "o.jsonl", "--resume"});
+    return arguments;
+  }
+  void refused(const Arguments& options, int code, const Arguments& reasons) const {
+    const std::string journal = read_bytes(folder_ / "o.jsonl.journal");
+    Arguments arguments = job();
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    expect_refused(2, arguments, code, reasons);
+    EXPECT_TRUE(read_bytes(folder_ / "o.jsonl.journal") == journal);
   }
   // Ends a run by `signal` once it has finished some samples, more than runs before.
   void stop_in_the_middle(int ranks, int signal) {
@@ -59,6 +69,8 @@ class TextResumeTest : public TextRun {
     EXPECT_TRUE(signal == SIGKILL ? code != 0 : code == 75) << code;
     ASSERT_FALSE(std::filesystem::exists(folder_ / "o.jsonl")) << "nothing was left to be resumed";
   }
+
+  Arguments inputs_{"--input", folder_ / "in.jsonl"};
 };
 
 TEST_F(TextResumeTest, StoppedAndKilled) {
@@ -100,13 +112,7 @@ TEST_F(TextResumeTest, ClockOfTheTemplate) {
 
 TEST_F(TextResumeTest, AnotherJobIsRefused) {
   stop_in_the_middle(2, SIGUSR1);
-  const std::string journal = read_bytes(folder_ / "o.jsonl.journal"), input = read_bytes(folder_ / "in.jsonl");
-  const auto refused = [&](const Arguments& options, int code, const Arguments& reasons) {
-    Arguments arguments = job();
-    arguments.insert(arguments.end(), options.begin(), options.end());
-    expect_refused(2, arguments, code, reasons);
-    EXPECT_TRUE(read_bytes(folder_ / "o.jsonl.journal") == journal);
-  };
+  const std::string input = read_bytes(folder_ / "in.jsonl");
   const auto changed = [&](const std::string& from, const std::string& to) {
     std::string text = input;
     text.replace(text.find(from), from.size(), to);
@@ -140,6 +146,35 @@ TEST_F(TextResumeTest, AnotherJobIsRefused) {
     return arguments;
   }());
   EXPECT_EQ(same.exit_code, 0) << same.err;
+}
+
+// Several files give the output of their lines in one file, but for the names of files and lines in errors.
+TEST_F(TextResumeTest, SeveralFiles) {
+  const auto placeless = [](const std::string& output) {
+    return std::regex_replace(output, std::regex(R"((part-\d\.jsonl: )?line \d+:)"), "line:");
+  };
+  const std::string input = read_bytes(folder_ / "in.jsonl"), single = output_of(1, inputs_);
+  const size_t cut = input.find('\n', input.size() / 3);
+  write_bytes(folder_ / "part-1.jsonl", input.substr(0, cut));  // its last line has no end
+  write_bytes(folder_ / "part-2.jsonl", input.substr(cut + 1));
+  inputs_ = {"--input", folder_ / "part-*.jsonl"};
+  const std::string whole = output_of(2, {"--input", folder_ / "part-1.jsonl", "--input", folder_ / "part-2.jsonl"});
+  EXPECT_NE(whole.find("part-2.jsonl: line"), std::string::npos);
+  EXPECT_TRUE(placeless(whole) == placeless(single));
+  stop_in_the_middle(2, SIGUSR1);
+  inputs_ = {"--input", folder_ / "part-2.jsonl", folder_ / "part-1.jsonl"};
+  refused({}, 65, {"o.jsonl.journal", "other files", "2 files, part-1.jsonl to part-2.jsonl", "2 files, part-2.jsonl"});
+  inputs_ = {"--input", folder_ / "in.jsonl"};
+  refused({}, 65, {"o.jsonl.journal", "other files"});
+  inputs_ = {"--input", folder_ / "none-*.jsonl"};
+  refused({}, 66, {"--input", "none-*.jsonl: no file has such a name"});
+  inputs_ = {"--input", folder_ / "part-*.jsonl"};
+  write_bytes(folder_ / "part-2.jsonl", "\n" + input.substr(cut + 1));
+  refused({}, 65, {"o.jsonl.journal", "other lines"});
+  write_bytes(folder_ / "part-2.jsonl", input.substr(cut + 1));
+  const Outcome outcome = run(2, job());
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(timeless(read_bytes(folder_ / "o.jsonl")) == whole);
 }
 
 }  // namespace

@@ -51,9 +51,25 @@ bool enough(const Samples& samples, const InputLimits& limits) {
   return limits.max_samples > 0 && samples.count() >= limits.max_samples;
 }
 
+// The number of samples to read from a file that has `count` of them, after those that were read before.
+uint64_t samples_to_read(uint64_t count, const Samples& samples, const InputLimits& limits) {
+  return limits.max_samples > 0 ? std::min(count, static_cast<uint64_t>(limits.max_samples - samples.count())) : count;
+}
+
+[[noreturn]] void refuse_empty(const std::string& name, size_t files) {
+  const std::string more = files > 1 ? fmt::format(" and {} more files", files - 1) : "";
+  throw Error(ExitCode::kData, fmt::format("{}{}: no samples, expected at least 1", name, more));
+}
+
 void check_total(uint64_t tokens, const std::string& where) {
   if (tokens > TokenIds::kMaxIds)
     throw Error(ExitCode::kData, fmt::format("{}: more than 2^31 tokens in one job", where));
+}
+
+// Checks and reserves room for `tokens` more ids.
+void check_more(uint64_t tokens, const std::string& where, Samples& samples) {
+  check_total(checked_add(samples.ids.size(), tokens, where), where);
+  samples.ids.reserve(samples.ids.size() + tokens);
 }
 
 // Ids that may be wider than those of samples.
@@ -70,7 +86,8 @@ void finish_sample(Samples& samples, const InputLimits& limits, const std::strin
   check_sample(samples, limits, where);
 }
 
-Samples read_bin(const std::filesystem::path& path, const InputLimits& limits, const std::function<void()>& pulse) {
+void read_bin(const std::filesystem::path& path, const InputLimits& limits, const std::function<void()>& pulse,
+              Samples& samples) {
   const CheckedFile file(path);
   std::array<int32_t, 2> header{};
   file.read(0, std::as_writable_bytes(std::span(header)));
@@ -82,32 +99,28 @@ Samples read_bin(const std::filesystem::path& path, const InputLimits& limits, c
   if (file.size() != expected)
     throw Error(ExitCode::kData, fmt::format("{}: {} bytes, but {} samples of {} tokens need {}", path.string(),
                                              file.size(), count, length, expected));
-  Samples samples{.ids = {}, .offsets = {0}};
   std::vector<int32_t> row(count > 0 ? static_cast<size_t>(length) : 0);
   if (count > 0) check_length(length, limits, fmt::format("{}: sample 0", path.string()));
-  const int64_t wanted = limits.max_samples > 0 ? std::min<int64_t>(count, limits.max_samples) : count;
-  samples.ids.reserve(static_cast<uint64_t>(wanted) * row.size());
-  for (int32_t sample = 0; sample < count && !enough(samples, limits); ++sample) {
+  const uint64_t wanted = samples_to_read(static_cast<uint64_t>(count), samples, limits);
+  samples.ids.reserve(samples.ids.size() + wanted * row.size());
+  for (uint64_t sample = 0; sample < wanted; ++sample) {
     pulse();
-    file.read(8 + static_cast<uint64_t>(sample) * row.size() * 4, std::as_writable_bytes(std::span(row)));
+    file.read(8 + sample * row.size() * 4, std::as_writable_bytes(std::span(row)));
     samples.ids.append(row);
     finish_sample(samples, limits, fmt::format("{}: sample {}", path.string(), sample));
   }
-  return samples;
 }
 
 constexpr uint64_t kPieceIds = uint64_t{1} << 20;  // the integers of a file may be twice as wide as ids
 
-Samples read_npy(const std::filesystem::path& path, const InputLimits& limits, const std::function<void()>& pulse) {
+void read_npy(const std::filesystem::path& path, const InputLimits& limits, const std::function<void()>& pulse,
+              Samples& samples) {
   const NpyFile file(path);
-  const auto most = static_cast<uint64_t>(limits.max_samples);
-  const uint64_t count = most > 0 ? std::min(file.rows(), most) : file.rows(), columns = file.columns();
+  const uint64_t count = samples_to_read(file.rows(), samples, limits), columns = file.columns();
   const auto where_of = [&](uint64_t sample) { return fmt::format("{}: sample {}", path.string(), sample); };
-  Samples samples{.ids = {}, .offsets = {0}};
-  if (count == 0) return samples;
+  if (count == 0) return;
   check_length(static_cast<int64_t>(std::min<uint64_t>(columns, INT64_MAX)), limits, where_of(0));
-  check_total(checked_multiply(count, columns, path.string()), path.string());
-  samples.ids.reserve(count * columns);
+  check_more(checked_multiply(count, columns, path.string()), path.string(), samples);
   for (uint64_t first = 0, rows = 0; first < count; first += rows) {
     pulse();
     rows = std::min(std::max<uint64_t>(kPieceIds / columns, 1), count - first);
@@ -117,7 +130,6 @@ Samples read_npy(const std::filesystem::path& path, const InputLimits& limits, c
       finish_sample(samples, limits, where_of(first + row));
     }
   }
-  return samples;
 }
 
 // A file of integers. The HDF5 library opens it as `h5` when it is first needed.
@@ -216,7 +228,8 @@ std::vector<std::string> read_number_names(IntegerFile& input, h5::ScannedDatase
 }
 
 // The names of the first `count` of `samples` samples: ids [samples], strings or integers. An empty string is no name.
-void read_names(IntegerFile& input, const h5::ScannedDataset& ids, uint64_t samples, uint64_t count,
+// In the job these samples begin at number `before`.
+void read_names(IntegerFile& input, const h5::ScannedDataset& ids, uint64_t samples, uint64_t count, uint64_t before,
                 const std::function<void()>& pulse, SampleNames& names) {
   const std::string path = input.file.path().string();
   if (ids.dims != std::vector<uint64_t>{samples})
@@ -239,7 +252,7 @@ void read_names(IntegerFile& input, const h5::ScannedDataset& ids, uint64_t samp
     for (uint64_t i = 0; i < rows; ++i) {
       if (!numbers && !is_utf8(piece[i]))
         throw Error(ExitCode::kData, fmt::format("{}: sample {}: its id in dataset ids is not UTF-8", path, first + i));
-      names.add(first + i, numbers || piece[i].empty() ? piece[i] : json_text(Json(piece[i])));
+      names.add(before + first + i, numbers || piece[i].empty() ? piece[i] : json_text(Json(piece[i])));
     }
   }
 }
@@ -252,7 +265,8 @@ void refuse_while_written(const CheckedFile& file) {
                 fmt::format("{}: another program is writing it: expected a file that is closed", file.path().string()));
 }
 
-Samples read_h5(const std::filesystem::path& path, const InputLimits& limits, const std::function<void()>& pulse) {
+void read_h5(const std::filesystem::path& path, const InputLimits& limits, const std::function<void()>& pulse,
+             Samples& samples) {
   IntegerFile file{CheckedFile(path)};
   refuse_while_written(file.file);
   const h5::Scan scan = h5::scan(file.file, {.only = {"input_ids", "offsets", "ids", "attention_mask", "lengths",
@@ -279,8 +293,8 @@ Samples read_h5(const std::filesystem::path& path, const InputLimits& limits, co
     throw Error(ExitCode::kData,
                 fmt::format("{}: offsets has {} dimensions, expected 1", path.string(), packed->second.dims.size()));
   const uint64_t entries = flat ? packed->second.dims[0] : dims[0] + 1;
-  const uint64_t most = static_cast<uint64_t>(limits.max_samples) + 1;  // entries that are wanted
-  const uint64_t read = limits.max_samples > 0 ? std::min(entries, most) : entries;
+  const uint64_t before = static_cast<uint64_t>(samples.count());
+  const uint64_t read = entries > 0 ? samples_to_read(entries - 1, samples, limits) + 1 : 0;
   std::vector<int64_t> offsets;
   const auto where_of = [&](uint64_t sample) { return fmt::format("{}: sample {}", path.string(), sample); };
   if (flat) {
@@ -295,22 +309,21 @@ Samples read_h5(const std::filesystem::path& path, const InputLimits& limits, co
   } else if (dims[0] > 0 && !padded) {
     check_length(static_cast<int64_t>(std::min<uint64_t>(dims[1], INT64_MAX)), limits, where_of(0));
   }
-  const uint64_t samples_to_read = read - 1;
+  const uint64_t count = read - 1;
   const auto offset_of = [&](uint64_t sample) {
     return flat ? static_cast<uint64_t>(offsets[sample]) : checked_multiply(sample, dims[1], path.string());
   };
-  Samples samples{.ids = {}, .offsets = {0}};
-  check_total(offset_of(samples_to_read), path.string());
-  if (samples_to_read > 0)
+  check_total(offset_of(count), path.string());
+  if (count > 0)
     read_integers(file, "input_ids", input_ids->second, 0, 0);  // checks the type before it allocates memory
-  check_extent(file.file, input_ids->second, offset_of(samples_to_read));
-  samples.ids.reserve(offset_of(samples_to_read));
-  for (uint64_t first = 0; first < samples_to_read;) {
+  check_extent(file.file, input_ids->second, offset_of(count));
+  check_more(offset_of(count), path.string(), samples);
+  for (uint64_t first = 0; first < count;) {
     pulse();
     uint64_t end = first + 1;
-    while (end < samples_to_read && offset_of(end + 1) - offset_of(first) <= kPieceIds) ++end;
-    const uint64_t begin = offset_of(first), count = offset_of(end) - begin;
-    const std::vector<int64_t> ids = flat ? read_integers(file, "input_ids", input_ids->second, begin, count)
+    while (end < count && offset_of(end + 1) - offset_of(first) <= kPieceIds) ++end;
+    const uint64_t begin = offset_of(first), tokens = offset_of(end) - begin;
+    const std::vector<int64_t> ids = flat ? read_integers(file, "input_ids", input_ids->second, begin, tokens)
                                           : read_integers(file, "input_ids", input_ids->second, first, end - first);
     const std::vector<int64_t> lengths = padded ? read_lengths(file, scan, first, end, dims) : std::vector<int64_t>();
     for (uint64_t i = 0; first < end; ++first, ++i) {
@@ -321,8 +334,7 @@ Samples read_h5(const std::filesystem::path& path, const InputLimits& limits, co
     }
   }
   if (const auto ids = scan.datasets.find("ids"); ids != scan.datasets.end())
-    read_names(file, ids->second, entries - 1, samples_to_read, pulse, samples.names);
-  return samples;
+    read_names(file, ids->second, entries - 1, count, before, pulse, samples.names);
 }
 
 // A line as it was read by one of the threads.
@@ -341,10 +353,13 @@ ReadLine read_line(const Line& line, const LineContext& context, const LineReade
   }
 }
 
-// An answer names the refused line but not the file, so that it does not depend on the file's place.
-std::string without_file(const std::string& error, const LineReader& reader) {
+// An answer names the refused line, and of several files the file's name, but no folder: it does not depend on the
+// file's place.
+std::string without_folder(const std::string& error, const LineReader& reader) {
   const std::string file = reader.name() + ": ";
-  return error.starts_with(file) ? error.substr(file.size()) : error;
+  if (!error.starts_with(file)) return error;
+  const std::string name = reader.paths().size() > 1 ? reader.path().filename().string() + ": " : "";
+  return name + error.substr(file.size());
 }
 
 void add_line(RequestLine line, Samples& samples) {
@@ -365,21 +380,47 @@ void add_line(RequestLine line, Samples& samples) {
 
 }  // namespace
 
-Samples read_samples(const std::filesystem::path& path, const InputLimits& limits, const std::function<void()>& pulse) {
-  Samples samples;
+std::string Samples::where(int64_t sample, const std::string& input) const {
+  const auto next = std::upper_bound(files.begin(), files.end(), sample,
+                                     [](int64_t at, const auto& file) { return at < file.second; });
+  if (next == files.begin()) return fmt::format("{}: sample {}", input, sample);
+  return fmt::format("{}: sample {}", std::prev(next)->first, sample - std::prev(next)->second);
+}
+
+namespace {
+
+// Adds the samples of a file.
+void read_file(const std::filesystem::path& path, const InputLimits& limits, const std::function<void()>& pulse,
+               Samples& samples) {
   if (path.extension() == ".bin")
-    samples = read_bin(path, limits, pulse);
+    read_bin(path, limits, pulse, samples);
   else if (path.extension() == ".h5")
-    samples = read_h5(path, limits, pulse);
+    read_h5(path, limits, pulse, samples);
   else if (path.extension() == ".npy")
-    samples = read_npy(path, limits, pulse);
+    read_npy(path, limits, pulse, samples);
   else
     throw Error(ExitCode::kUsage,
                 fmt::format("--input {}: expected a name ending in .bin, .h5, .npy, .jsonl or .txt, the "
                             "last two optionally with .gz or .zst, or - for lines of JSON from standard input",
                             path.string()));
-  if (samples.count() == 0)
-    throw Error(ExitCode::kData, fmt::format("{}: no samples, expected at least 1", path.string()));
+}
+
+}  // namespace
+
+Samples read_samples(const std::vector<std::filesystem::path>& paths, const InputLimits& limits,
+                     const std::function<void()>& pulse) {
+  if (paths.size() > 1)
+    for (const std::filesystem::path& path : paths) const CheckedFile exists(path);  // before a long file is read
+  Samples samples{.ids = {}, .offsets = {0}};
+  for (const std::filesystem::path& path : paths) {
+    if (enough(samples, limits)) break;
+    if (paths.size() > 1) samples.files.emplace_back(path.string(), samples.count());
+    read_file(path, limits, pulse, samples);
+  }
+  if (samples.count() == 0) refuse_empty(paths.front().string(), paths.size());
+  // The last files may have no names.
+  if (!samples.names.empty() && samples.names.size() < static_cast<size_t>(samples.count()))
+    samples.names.add(static_cast<size_t>(samples.count()) - 1, "");
   return samples;
 }
 
@@ -401,11 +442,17 @@ Samples read_lines(LineReader& reader, const LineContext& context, int64_t max_s
                      is_batch(kind_of_lines(reader));
   std::vector<ReadLine> read;
   std::span<const Line> lines;  // that were not read yet
+  std::optional<size_t> file;   // their number
   while (!enough(samples, limits)) {
     // A parsed line needs several times the memory of its text, so few are parsed at a time.
     constexpr size_t kMaxLines = 8192;
-    if (lines.empty()) lines = reader.next();
-    if (lines.empty()) break;
+    if (lines.empty()) {
+      lines = reader.next();
+      if (lines.empty()) break;
+      if (reader.paths().size() > 1 && file != reader.file_number())
+        samples.files.emplace_back(reader.name(), samples.count());
+      file = reader.file_number();
+    }
     size_t count = std::min(lines.size(), kMaxLines);
     if (max_samples > 0) count = std::min(count, static_cast<size_t>(max_samples - samples.count()));
     read.assign(count, {});
@@ -419,7 +466,7 @@ Samples read_lines(LineReader& reader, const LineContext& context, int64_t max_s
       if (one.error && (!batch || context.strict)) throw *one.error;
       if (one.error) one.line = faulty_line("", LineForm::kCompletion, one.error->what());
       if (!one.line.error.empty() && context.strict) throw Error(ExitCode::kData, one.line.error);
-      one.line.error = without_file(one.line.error, reader);
+      one.line.error = without_folder(one.line.error, reader);
       if (context.embeddings && !one.line.error.empty()) {
         one.line.ids = {0};
         one.line.inputs = {1};
@@ -429,7 +476,7 @@ Samples read_lines(LineReader& reader, const LineContext& context, int64_t max_s
     lines = lines.subspan(count);
   }
   if (samples.count() == 0)
-    throw Error(ExitCode::kData, fmt::format("{}: no samples, expected at least 1", reader.name()));
+    refuse_empty(reader.paths().size() > 1 ? reader.paths().front().string() : reader.name(), reader.paths().size());
   samples.source = reader.checksum().hex();
   return samples;
 }

@@ -1,4 +1,4 @@
-// The samples of a job: read from a file or from lines, or random. Rank 0 reads them and sends the first rank of every
+// The samples of a job: read from files or from lines, or random. Rank 0 reads them and sends the first rank of every
 // other pipeline its share.
 #pragma once
 
@@ -27,6 +27,8 @@ struct Samples {
   RuleTable rules = {};
   SampleErrors errors = {};
   std::string source = {};  // of lines: the checksum of the input
+  // Of several input files: the name of each, and the number of its first sample.
+  std::vector<std::pair<std::string, int64_t>> files = {};
   // With --score (find_scored): prefix sums of the number of scored tokens at the end of each sample. On rank 0 also
   // prefix sums of the bytes of their text, and the number of its words, -1 without a tokenizer.
   SampleOffsets scored = {}, scored_bytes = {};
@@ -36,6 +38,8 @@ struct Samples {
   SampleOffsets inputs = {}, input_tokens = {}, in_base64 = {};
 
   int64_t count() const { return offsets.samples(); }
+  // Names a sample in a message: "FILE: sample 3", by its number in that file. `input` names a single input.
+  std::string where(int64_t sample, const std::string& input) const;
   // The ids of tokens [first, first + count).
   std::span<const int32_t> tokens(int64_t first, int64_t count) const {
     return std::span<const int32_t>(ids).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
@@ -54,11 +58,16 @@ class ThreadPool;
 struct LineContext;
 enum class LineKind : uint8_t;
 
-// Reads a .bin, .h5 or .npy file, by the ending. Error(kNoInput) for a missing file; Error(kData) naming file, sample
-// (or line), found and expected for any violation of the form or the limits; Error(kUsage) for another ending. `pulse`
-// is called after every piece that was read, and may throw to end the reading.
+// Reads .bin, .h5 or .npy files one after the other, by the ending. Error(kNoInput) for a missing file; Error(kData)
+// naming file, sample (or line), found and expected for any violation of the form or the limits; Error(kUsage) for
+// another ending. `pulse` is called after every piece that was read, and may throw to end the reading.
 Samples read_samples(
-    const std::filesystem::path& path, const InputLimits& limits, const std::function<void()>& pulse = [] {});
+    const std::vector<std::filesystem::path>& paths, const InputLimits& limits,
+    const std::function<void()>& pulse = [] {});
+inline Samples read_samples(
+    const std::filesystem::path& path, const InputLimits& limits, const std::function<void()>& pulse = [] {}) {
+  return read_samples(std::vector{path}, limits, pulse);
+}
 
 // The kind of the next line that is JSON, which decides the kind of job; kNone if there is none.
 LineKind kind_of_lines(LineReader& reader);

@@ -40,8 +40,8 @@ void find_scored(Samples& samples, const Tokenizer* tokenizer, const std::string
     const int64_t scored = samples.scored.length(sample);
     if (scored < 1)
       throw Error(ExitCode::kData,
-                  fmt::format("{}: sample {} has {} token, expected at least 2 with --score: the first one is given",
-                              what, sample, samples.offsets.length(sample)));
+                  fmt::format("{} has {} token, expected at least 2 with --score: the first one is given",
+                              samples.where(sample, what), samples.offsets.length(sample)));
     if (tokenizer == nullptr) continue;
     const std::string text = tokenizer->decode(samples.tokens(samples.offsets[sample + 1] - scored, scored), false);
     samples.scored_bytes.push_back(samples.scored_bytes.back() + static_cast<int64_t>(text.size()));

@@ -102,13 +102,13 @@ void check_scales(const JobFrame& job) {
 
 Samples read_input(JobFrame& job) {
   const ModelConfig& config = job.config();
-  if (job.options.command != Command::kRun || is_input_of_lines(job.options.input)) {
+  if (job.options.command != Command::kRun || is_input_of_lines(job.options.first_input())) {
     ThreadPool threads(std::min(job.world.fair_share_of_processors(), kMaxReaders));
     return job.text.read(config, threads);
   }
   const int64_t most = max_sample_tokens(job.options, config);
-  if (!job.options.input.empty())
-    return read_samples(job.options.input, {config.vocab, most, job.options.samples, job.options.results.score},
+  if (!job.options.inputs.empty())
+    return read_samples(job.options.inputs, {config.vocab, most, job.options.samples, job.options.results.score},
                         [&job] { pulse_while_reading(job.world); });
   if (job.options.length > most)
     throw Error(ExitCode::kData, fmt::format("--length {}: expected at most {}", job.options.length,
@@ -121,7 +121,8 @@ void prepare_scoring(JobFrame& job, Samples& samples) {
   if (job.options.stride >= job.config().max_positions)
     throw Error(ExitCode::kUsage, fmt::format("--stride {}: expected fewer than max_position_embeddings = {}",
                                               job.options.stride, job.config().max_positions));
-  find_scored(samples, job.text.tokenizer(), job.options.input.empty() ? "--length" : job.options.input.string(),
+  find_scored(samples, job.text.tokenizer(),
+              job.options.inputs.empty() ? "--length" : job.options.first_input().string(),
               [&job] { job.world.watchdog().pulse(); });
 }
 
@@ -200,9 +201,11 @@ void share_samples(JobFrame& job, Samples all) {
   for (int rank = 0; rank < job.world.size(); ++rank)
     if (lists_offsets(job, rank)) listing.push_back(rank);
   // Only the last rank of the first pipeline writes .jsonl, creates .h5, and answers refused lines, even without
-  // --output.
-  const bool names = (is_input_of_lines(job.options.input) || job.options.input.extension() == ".h5") &&
-                     job.options.output.extension() != ".bin";
+  // --output. Only rank 0 is sure to see the files that a pattern stands for.
+  const std::filesystem::path input = job.options.first_input();
+  const bool named = job.world.broadcast_value(is_input_of_lines(input) || input.extension() == ".h5", 0,
+                                               job.load_timeout(), "form of the input");
+  const bool names = named && job.options.output.extension() != ".bin";
   job.samples.emplace(job.world, std::move(all),
                       JobSamples::Distribution{.stages = job.pipeline.size(),
                                                .stay = job.text.continues(),

@@ -7,6 +7,7 @@
 
 #include "base/json/json.h"
 #include "base/standard_streams.h"
+#include "stage/io/input_names.h"
 #include "stage/job/job.h"
 #include "stage/report/end_table.h"
 #include "stage/version.h"
@@ -61,7 +62,7 @@ void expect_same_job(const std::filesystem::path& journal, const Json& begun, co
   const std::optional<Difference> found = difference(begun, now);
   if (!found) return;
   const std::string& key = found->key;
-  const bool file = key == "input" || key == "lines" || key == "tokenizer" || key == "weights";
+  const bool file = key == "files" || key == "input" || key == "lines" || key == "tokenizer" || key == "weights";
   throw Error(
       file ? ExitCode::kData : ExitCode::kUsage,
       fmt::format("--resume: {} is of a run with other {}: {} {}, expected {}{}", journal.string(),
@@ -117,6 +118,7 @@ std::string identity_of(const JobFrame& job, const Workload& workload, const std
                 {"--top-logprobs", job.options.results.top_k},
                 {"version", kVersionText},
                 {"bits", kBits}};
+  if (job.options.inputs.size() > 1) identity["files"] = names_text(job.options.inputs);
   if (job.config().fp8_cache) identity["--cache-dtype"] = job.cache_dtype();
   if (job.machine.cuda) identity["--fp32"] = job.options.plain_fp32 ? "simt" : "auto";
   workload.add_to_identity(identity);

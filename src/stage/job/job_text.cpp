@@ -5,6 +5,7 @@
 #include "base/json/json.h"
 #include "base/stop.h"
 #include "openai/request_line.h"
+#include "stage/io/input_names.h"
 #include "stage/io/journal.h"
 #include "stage/model/model_config.h"
 #include "stage/shards/shard_format.h"
@@ -41,11 +42,12 @@ JobText::JobText(const Options& options, MpiWorld& world)
     : options_(options), world_(world), writer_(ranks_of_a_pipeline(world.size(), options.replicas) - 1) {
   world.watchdog().enter({.phase = Phase::kRead});
   if (world.rank() == 0) {
-    if (is_input_of_lines(options.input))
-      lines_ = std::make_unique<LineReader>(options.input, [&world] { pulse_while_reading(world); });
+    expect_inputs(options.inputs);
+    if (is_input_of_lines(options.first_input()))
+      lines_ = std::make_unique<LineReader>(options.inputs, [&world] { pulse_while_reading(world); });
     const std::optional<bool> known = continues_samples(options);
-    const bool asks =
-        lines_ && extension_of_lines(options.input) != ".txt" && !known.value_or(false) && !options.results.score;
+    const bool asks = lines_ && extension_of_lines(options.first_input()) != ".txt" && !known.value_or(false) &&
+                      !options.results.score;
     const LineKind kind = asks || (lines_ && !known) ? kind_of_lines(*lines_) : LineKind::kNone;
     embeds_ = asks && kind == LineKind::kEmbeddings;
     continues_ = !embeds_ && (known ? *known : kind == LineKind::kContinued || is_batch(kind));

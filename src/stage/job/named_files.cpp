@@ -25,13 +25,15 @@ struct NamedFile {
 };
 
 std::vector<NamedFile> named_files(const Options& options) {
-  std::vector<NamedFile> files{
-      {"--input", options.input == "-" ? fs::path() : options.input, false},
-      {"--generation-config", options.generation_config == "none" ? "" : options.generation_config, false},
-      {"--reference", options.reference, false},
-      {"--output", options.output, true},
-      {"--report", options.report, true},
-      {"--trace", options.trace, true}};
+  std::vector<NamedFile> files;
+  if (options.first_input() != "-")
+    for (const fs::path& input : options.inputs) files.push_back({"--input", input, false});
+  files.insert(files.end(),
+               {{"--generation-config", options.generation_config == "none" ? "" : options.generation_config, false},
+                {"--reference", options.reference, false},
+                {"--output", options.output, true},
+                {"--report", options.report, true},
+                {"--trace", options.trace, true}});
   std::erase_if(files, [](const NamedFile& file) { return file.path.empty(); });
   return files;
 }

@@ -8,6 +8,7 @@
 #include "base/utf8.h"
 #include "stage/generation/make_drafters.h"
 #include "stage/io/completions.h"
+#include "stage/io/input_names.h"
 #include "stage/io/lines/line_reader.h"
 #include "stage/io/output_file.h"
 #include "stage/job/options.h"
@@ -76,7 +77,7 @@ void check_together(const Options& options) {
     throw Error(ExitCode::kUsage, "--draft-length without --draft: nothing is guessed, expected --draft ngram");
   if (options.command == Command::kPrompt && options.replicas > 1)
     throw Error(ExitCode::kUsage, "--replicas with --prompt: one text is continued, expected one pipeline");
-  if (options.resume && options.input == "-")
+  if (options.resume && options.first_input() == "-")
     throw Error(ExitCode::kUsage, "--resume with --input -: standard input cannot be read again, expected a file");
   if (options.resume && options.output.empty())
     throw Error(ExitCode::kUsage, "--resume without --output: nothing would be kept, expected --output");
@@ -101,7 +102,8 @@ std::optional<bool> continues_samples(const Options& options) {
   if (options.generation.sampling.max_new || options.command == Command::kPrompt || is_live(options.command))
     return true;
   if (options.results.score || options.results.hidden != Hidden::kNone) return false;
-  if (extension_of_lines(options.input) == ".jsonl" || options.input == "-") return {};
+  const std::filesystem::path input = options.first_input();
+  if (extension_of_lines(input) == ".jsonl" || input == "-" || is_pattern(input.extension())) return {};
   return false;
 }
 

@@ -15,6 +15,7 @@
 #include "base/options/number_option.h"
 #include "base/options/option_words.h"
 #include "stage/generation/make_drafters.h"
+#include "stage/io/input_names.h"
 #include "stage/job/named_files.h"
 #include "stage/version.h"
 
@@ -92,10 +93,11 @@ CLI::Option* add_output(CLI::App& app, Options& options) {
 void add_sample_options(CLI::App& app, Options& options) {
   add_weights(app, options)->required();
   auto* input =
-      app.add_option("--input", options.input,
+      app.add_option("--input", options.inputs,
                      "Samples: .bin, .h5, .npy, .jsonl or .txt (a line a sample; also .gz and .zst of these), or - for "
-                     "lines of JSON from standard input; without it random ones")
-          ->type_name("FILE");
+                     "lines of JSON from standard input; without it random ones. Several files or patterns such as "
+                     "'part-*.jsonl' are read one after the other")
+          ->type_name("FILE...");
   app.add_option_function<std::string>(
          "--prompt",
          [&options](const std::string& text) {
@@ -328,8 +330,9 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
       options.quiet = !options.verbose;  // standard output is for the text
     if (prompted || is_live(options.command))
       options.samples = 1;
-    else if (options.samples == 0 && options.input.empty())
+    else if (options.samples == 0 && options.inputs.empty())
       options.samples = 1024;
+    options.inputs = named_inputs(options.inputs);
     if (prompted || options.command == Command::kRun)
       settle_results([&](const char* option) { return app.count(option) > 0; }, options);
     const bool is_job = options.command != Command::kDoctor;

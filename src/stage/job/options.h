@@ -71,7 +71,8 @@ struct ServeOptions {
 struct Options {
   Command command = Command::kRun;
   std::filesystem::path weights;
-  std::filesystem::path input;      // empty: random samples; "-": lines of JSON from standard input
+  // Read one after the other; none: random samples; "-" alone: lines of JSON from standard input.
+  std::vector<std::filesystem::path> inputs;
   std::string prompt;               // kPrompt: the text
   ServeOptions serve;               // kServe
   std::filesystem::path tokenizer;  // folder of tokenizer and templates; empty: the shards' own
@@ -106,6 +107,9 @@ struct Options {
   double timeout_seconds = 300;
   ProgressMode progress = ProgressMode::kAuto;
   bool quiet = false, verbose = false;
+
+  // Its ending is the form of all inputs; "" if there is none.
+  std::filesystem::path first_input() const { return inputs.empty() ? std::filesystem::path() : inputs.front(); }
 };
 
 // An option with an older spelling, which still works, is not in --help, and may be in journals of --resume.

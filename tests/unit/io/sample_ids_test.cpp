@@ -1,4 +1,5 @@
 // What samples are called in .h5: `ids` of inputs in every form, and of outputs.
+#include <array>
 #include <cstring>
 
 #include "stage/io/input_file.h"
@@ -55,6 +56,32 @@ class SampleIdsTest : public H5ScanTest {
 
   TemporaryFolder folder_;
 };
+
+// Of several files, some have names.
+TEST_F(SampleIdsTest, SeveralInputs) {
+  const std::array<const char*, 3> ids{"a", "b", "c"};
+  const auto as = [&](const char* name) {
+    std::filesystem::rename(path(), folder_ / name);
+    return folder_ / name;
+  };
+  write_input(text_type(H5T_VARIABLE).get(), ids.data());
+  const std::filesystem::path named = as("named.h5");
+  write(H5F_LIBVER_V110, [](hid_t file) {
+    const std::vector<int64_t> tokens{4, 5};
+    const h5::Id plain = properties([](hid_t) {});
+    const h5::Id samples = add_dataset(file, "input_ids", H5T_STD_I64LE, simple_space({2, 1}).get(), plain.get());
+    H5Dwrite(samples.get(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, tokens.data());
+  });
+  const std::filesystem::path plain = as("plain.h5");
+  const auto read = [&](const std::vector<std::filesystem::path>& paths, int64_t max_samples) {
+    return read_samples(paths, {.vocab = 9, .max_positions = 9, .max_samples = max_samples});
+  };
+  EXPECT_EQ(read({plain, named, plain}, 0).ids, (TokenIds{4, 5, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(read({plain, named, plain}, 0).names, (SampleNames{"", "", "\"a\"", "\"b\"", "\"c\"", "", ""}));
+  EXPECT_EQ(read({plain, named, plain}, 4).names, (SampleNames{"", "", "\"a\"", "\"b\""}));
+  EXPECT_EQ(read({plain, plain}, 3).ids, (TokenIds{4, 5, 4}));
+  EXPECT_TRUE(read({plain, plain}, 0).names.empty());
+}
 
 TEST_F(SampleIdsTest, StringsOfAnInput) {
   const std::string large(5000, 'x');
