@@ -177,7 +177,8 @@ void LiveRequests::Replica::drawn(std::vector<SampleToken> tokens) {
     one.since = now;
     const int64_t cached = one.cached;
     if (token.ends) all_.leave(found);
-    all_.drawn_.push_back({{sample, std::move(token)}, cached});
+    const int32_t replica = all_.replicas_.size() > 1 ? static_cast<int32_t>(number_) : -1;
+    all_.drawn_.push_back({{sample, std::move(token)}, cached, replica});
   }
   all_.choose_replicas();
   if (waits && !all_.drawn_.empty()) all_.any_drawn_.notify_one();

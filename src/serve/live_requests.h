@@ -19,7 +19,8 @@
 namespace lfm2::serve {
 
 struct Drawn : SampleToken {
-  int64_t cached = 0;  // number of prompt tokens found in the prefix cache
+  int64_t cached = 0;    // number of prompt tokens found in the prefix cache
+  int32_t replica = -1;  // which of several drew it; -1: there is one
 };
 
 class LiveRequests {

@@ -32,6 +32,7 @@ class PendingResponse {
 
   // Adds a token of one of the samples. Returns false if the answer is no longer wanted.
   bool add(const Drawn& drawn) {
+    if (drawn.replica != replica_) responder_.note_replica(replica_ = drawn.replica);
     const auto index = static_cast<size_t>(drawn.sample - first_sample_);
     builder_->add(index, drawn.token, drawn.cached);
     // Text for a slow client is collected until the client has read enough, or until the last token. One event per
@@ -73,7 +74,8 @@ class PendingResponse {
   const Clock::time_point begin_ = Clock::now(), deadline_;
   const std::unique_ptr<ResponseBuilder> builder_;
   const http::Responder responder_;
-  bool began_ = false;  // whether a stream has begun
+  bool began_ = false;    // whether a stream has begun
+  int32_t replica_ = -1;  // that drew the newest token
 };
 
 }  // namespace lfm2::serve

@@ -1,5 +1,6 @@
 // The server with --replicas: the bits of a job, cached prefixes that stay with their replica, and the same ends.
 #include <deque>
+#include <set>
 
 #include "support/serve_bits.h"
 
@@ -14,6 +15,24 @@ class ServeReplicasTest : public ServeBitsTest {
     Arguments options{"--replicas", std::to_string(replicas)};
     options.insert(options.end(), more.begin(), more.end());
     start(replicas * stages, options, dtype);
+  }
+  // Each answered request's line of the access log names the replicas that computed it, and each replica is named.
+  static void expect_named_replicas(const std::string& log, int replicas, size_t requests) {
+    std::set<int> named;
+    size_t lines = 0;
+    std::istringstream all(log);
+    for (std::string line; std::getline(all, line);) {
+      const Json record = Json::parse(line, nullptr, false);
+      if (!record.is_object() || record.value("path", "") != "/v1/completions") continue;
+      if (!record["complete"].get<bool>()) continue;  // its client left
+      ++lines;
+      ASSERT_TRUE(record.contains("replica")) << line;
+      const Json own = record["replica"].is_array() ? record["replica"] : Json::array({record["replica"]});
+      for (const Json& one : own) named.insert(one.get<int>());
+    }
+    EXPECT_GE(lines, requests);
+    EXPECT_EQ(named.size(), static_cast<size_t>(replicas));
+    EXPECT_TRUE(*named.begin() == 0 && *named.rbegin() == replicas - 1);
   }
   // Clients that wait for long answers.
   std::deque<HttpClient> ask_for_long_answers(int count, int tokens, bool streams) const {
@@ -49,12 +68,11 @@ TEST_F(ServeReplicasTest, HaveTheBitsOfAJob) {
       EXPECT_GT(metric_of(replica, "lfm2_generation_tokens_total"), 0) << replica;
     const Outcome outcome = end();
     EXPECT_NE(outcome.out.find(fmt::format(", {} times", replicas)), std::string::npos) << outcome.out;
+    expect_named_replicas(outcome.out, replicas, all.size());
   }
 }
 
-class ServeReplicasLongTest : public ServeReplicasTest {};
-
-TEST_F(ServeReplicasLongTest, BitsOfFiveHundredRequests) {
+TEST_F(ServeReplicasTest, BitsOfFiveHundredRequests) {
   const std::vector<Json> all = bodies(500);
   for (const char* dtype : {"fp32", "bf16"}) {
     const std::vector<Json> expected = answers_of_job(asked(all), {}, dtype);

@@ -21,7 +21,12 @@ std::string access_line(const AccessRecord& record) {
                    {"bytes", record.bytes},
                    {"seconds", std::round(record.seconds * 1e6) / 1e6},
                    {"complete", record.complete}};
-  if (record.seed) line["seed"] = *record.seed;
+  const Notes& notes = record.notes;
+  if (notes.seed) line["seed"] = *notes.seed;
+  if (notes.replicas.size() == 1)
+    line["replica"] = *notes.replicas.begin();
+  else if (!notes.replicas.empty())  // its choices or prompts went to several
+    line["replica"] = notes.replicas;
   return json_text(line);
 }
 

@@ -149,7 +149,6 @@ void Connection::settle(Time now) {
   if (exchange_ == nullptr) return;
   const Exchange::Progress progress = exchange_->progress();
   record_.status = progress.status;
-  record_.seed = progress.seed;
   if (progress.broken) return close(Gone::kSlow);
   if (!progress.ended) return;
   if (!progress.any_unsent) return finish(progress.keep_alive, now);
@@ -158,6 +157,7 @@ void Connection::settle(Time now) {
 
 void Connection::finish(bool keep_alive, Time now) {
   record_.seconds = std::chrono::duration<double>(now - begin_).count();
+  record_.notes = exchange_->notes();
   write_down(true);
   exchange_->leave(Gone::kLeft);
   exchange_.reset();
@@ -188,7 +188,7 @@ void Connection::close(Gone reason) {
     const std::shared_ptr<Exchange> exchange = std::move(exchange_);
     const Exchange::Progress progress = exchange->progress();
     record_.status = progress.status;
-    record_.seed = progress.seed;
+    record_.notes = exchange->notes();
     record_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
     exchange->leave(reason);
     write_down(false);

@@ -44,7 +44,17 @@ Fields Exchange::with_own(const Fields& headers) const {
 
 void Exchange::note_seed(uint64_t seed) {
   const std::lock_guard lock(mutex_);
-  seed_ = seed;
+  notes_.seed = seed;
+}
+
+void Exchange::note_replica(int32_t replica) {
+  const std::lock_guard lock(mutex_);
+  notes_.replicas.insert(replica);
+}
+
+Notes Exchange::notes() const {
+  const std::lock_guard lock(mutex_);
+  return notes_;
 }
 
 void Exchange::queue_answer(const Response& answer) {
@@ -171,8 +181,7 @@ Exchange::Progress Exchange::progress() {
           .broken = broken_,
           .keep_alive = keep_alive_,
           .any_unsent = unsent_.bytes() > 0,
-          .status = status_,
-          .seed = seed_};
+          .status = status_};
 }
 
 std::string Exchange::pop() {
@@ -242,6 +251,8 @@ bool Responder::behind() const { return handle_->exchange->behind(); }
 void Responder::on_gone(std::function<void(Gone)> callback) const { handle_->exchange->on_gone(std::move(callback)); }
 
 void Responder::note_seed(uint64_t seed) const { handle_->exchange->note_seed(seed); }
+
+void Responder::note_replica(int32_t replica) const { handle_->exchange->note_replica(replica); }
 
 bool Responder::gone() const { return handle_->exchange->gone(); }
 

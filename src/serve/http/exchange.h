@@ -54,6 +54,7 @@ class Exchange {
   void on_gone(std::function<void(Gone)> callback);
   bool gone() const;
   void note_seed(uint64_t seed);
+  void note_replica(int32_t replica);
   void abandon();  // the last Responder is gone: an answer that never began becomes a 500, a stream is cut off
 
   // The connection's side, on the server's thread.
@@ -63,9 +64,9 @@ class Exchange {
     bool keep_alive = false;  // the connection may continue after this answer
     bool any_unsent = false;  // including bytes that pop() returned
     int status = 0;           // 0: not known yet
-    std::optional<uint64_t> seed = {};
   };
   Progress progress();
+  Notes notes() const;
   std::string pop();        // the bytes to be sent next
   void sent(size_t bytes);  // of the bytes that pop() returned
   // Ends an exchange that its handler has not ended, with `answer` if none began. Calls the handler's on_gone callback.
@@ -96,7 +97,7 @@ class Exchange {
   bool keep_alive_ = false, chunked_ = false;
   bool notified_ = false;  // the connection was notified and has not called progress() since
   int status_ = 0;
-  std::optional<uint64_t> seed_;
+  Notes notes_;
   std::string outbox_;  // bytes that pop() has not returned yet
   ByteShare unsent_;    // counts outbox_ and the bytes that pop() returned but are not sent yet
 };

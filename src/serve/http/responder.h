@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string_view>
 
 #include "serve/http/message.h"
@@ -18,6 +20,12 @@ enum class Gone : uint8_t {
   kSlow,     // the client did not read: too much was unsent
   kTime,     // the answer took longer than the server allows
   kStopped,  // the server ends
+};
+
+// What a handler adds to the access log.
+struct Notes {
+  std::optional<uint64_t> seed = {};  // if the server drew one
+  std::set<int32_t> replicas = {};    // of several replicas: those that computed the answer
 };
 
 // Copies share one request. No function blocks. A handler calls either answer(), or begin_stream(), any number of
@@ -41,8 +49,9 @@ class Responder {
   // never called after answer() or end().
   void on_gone(std::function<void(Gone)> callback) const;
   bool gone() const;
-  // For the access log: the seed that the server drew for the request.
+  // For the access log: see Notes.
   void note_seed(uint64_t seed) const;
+  void note_replica(int32_t replica) const;
 
  private:
   struct Handle;

@@ -20,7 +20,7 @@ struct AccessRecord {
   uint64_t bytes = 0;                  // bytes of the answer, with its head, that were sent
   double seconds = 0;                  // from the request's first byte to the last one of the answer
   bool complete = false;               // whether the whole answer was sent
-  std::optional<uint64_t> seed = {};   // if the server drew one
+  Notes notes = {};
 };
 
 // The record as JSON on one line, without a line break.

@@ -357,18 +357,22 @@ TEST(HttpConnectionTest, Draining) {
 }
 
 TEST(HttpConnectionTest, AccessLinesAreJson) {
-  const http::AccessRecord record{.time = std::chrono::system_clock::time_point(milliseconds(1'700'000'000'123)),
-                                  .id = "a\"b",
-                                  .peer = "127.0.0.1:5",
-                                  .method = "GET",
-                                  .path = "/x",
-                                  .status = 200,
-                                  .bytes = 12,
-                                  .seconds = 0.25,
-                                  .complete = true};
+  http::AccessRecord record{.time = std::chrono::system_clock::time_point(milliseconds(1'700'000'000'123)),
+                            .id = "a\"b",
+                            .peer = "127.0.0.1:5",
+                            .method = "GET",
+                            .path = "/x",
+                            .status = 200,
+                            .bytes = 12,
+                            .seconds = 0.25,
+                            .complete = true};
   EXPECT_EQ(http::access_line(record),
             R"({"time":"2023-11-14T22:13:20.123Z","id":"a\"b","peer":"127.0.0.1:5","method":"GET","path":"/x",)"
             R"("status":200,"bytes":12,"seconds":0.25,"complete":true})");
+  record.notes = {.seed = 7, .replicas = {2}};
+  EXPECT_TRUE(http::access_line(record).ends_with(R"("complete":true,"seed":7,"replica":2})"));
+  record.notes = {.replicas = {2, 0}};
+  EXPECT_TRUE(http::access_line(record).ends_with(R"("complete":true,"replica":[0,2]})"));
 }
 
 TEST(HttpEventTest, EachLineOfTheDataHasItsOwn) {
