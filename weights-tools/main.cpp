@@ -81,6 +81,10 @@ void add_dtype(CLI::App& command, std::string& dtype, const std::string& about) 
   command.add_option("--dtype", dtype, about)->capture_default_str()->type_name("TYPE");
 }
 
+void add_adapters(CLI::App& command, std::vector<std::string>& adapters, const std::string& about) {
+  command.add_option("--adapter", adapters, about)->allow_extra_args(false)->type_name("DIR");
+}
+
 // The options of what becomes fp8, and how.
 void add_fp8(CLI::App& command, std::string& scheme, std::string& modules) {
   command.add_option("--scheme", scheme, "Scales of fp8: by channel (row), or by block of 128 x 128")
@@ -101,6 +105,8 @@ void add_split(CLI::App& app, Program& program) {
   SplitOptions& options = program.split;
   command->add_option("MODEL", options.model, "The model")->required();
   add_config(*command, options.config);
+  add_adapters(*command, options.adapters,
+               "LoRA adapter (PEFT's folder) to merge into the weights; may be repeated, merged in this order");
   begin_group(*command, help_group::kOutput);
   command->add_option("--out", options.out, "Folder for the shards")->required()->type_name("DIR");
   add_dtype(*command, options.dtype, "Type of the weights: keep (the model's own), fp32, bf16 or fp16");
@@ -165,6 +171,7 @@ void add_verify(CLI::App& app, Program& program) {
   command->add_option("DIR", options.model, "Folder of the shards; with --untrusted any model")->required();
   command->add_option("--against", options.against, "The model that the shards must equal")->type_name("MODEL");
   command->add_option("--config", options.config, "Configuration of the model of --against")->type_name("FILE");
+  add_adapters(*command, options.adapters, "LoRA adapter merged into the model of --against; may be repeated");
   command->add_flag("--untrusted", options.untrusted,
                     "For files from strangers: read them in a child process with limits");
   add_console(*command, program.console);

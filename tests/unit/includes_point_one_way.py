@@ -81,8 +81,9 @@ ALLOWED["serve"] = ENGINE + ["serve/http", "serve/page", "comm", "openai", "open
 ALLOWED["app"] = [*BASE, "comm", "serve", "stage/job", "stage/doctor"]
 TOOLS = [*ENGINE, "base/options", "stage/hdf5", "stage/model", "stage/shards"]
 # A circle: model_writer makes the files of model_bin, whose layout needs a writer's types.
-ALLOWED["weights-tools/model"] = TOOLS + ["weights-tools/formats"]
-ALLOWED["weights-tools/formats"] = TOOLS + ["weights-tools/model"]
+ALLOWED["weights-tools/model"] = TOOLS + ["kernels/cpu/simd", "weights-tools/formats"]
+# An adapter's patterns are regular expressions.
+ALLOWED["weights-tools/formats"] = TOOLS + ["grammar/expression", "weights-tools/model"]
 # comm is for the number of buffers.
 ALLOWED["weights-tools/commands"] = TOOLS + ["comm", "text", "weights-tools/model", "weights-tools/formats"]
 ALLOWED["weights-tools"] = TOOLS + ["weights-tools/commands", "weights-tools/model"]

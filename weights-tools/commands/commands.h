@@ -12,6 +12,7 @@ namespace lfm2 {
 
 struct SplitOptions {
   std::string model, out, dtype = "keep";
+  std::vector<std::string> adapters = {};  // folders, in the order in which they are merged
   std::optional<std::string> config;
   std::optional<int64_t> stages;
   std::vector<int64_t> layers;
@@ -38,7 +39,8 @@ struct MergeOptions {
 struct VerifyOptions {
   std::string model;  // a folder of shards; with `untrusted`, any model
   std::optional<std::string> against, config;
-  bool untrusted = false;  // reads in a child process with limits
+  std::vector<std::string> adapters = {};  // of the model of `against`
+  bool untrusted = false;                  // reads in a child process with limits
 };
 
 struct InspectOptions {

@@ -91,6 +91,11 @@ void print_stages(const ShardSet& shards) {
   }
 }
 
+void print_adapters(const ShardSet& shards) {
+  for (const AdapterId& adapter : shards.adapters())
+    fmt::print("adapter    {}, config {}, weights {}\n", printable(adapter.name), adapter.config, adapter.weights);
+}
+
 void print_text_files(const ShardSet& shards) {
   if (shards.text_files().empty()) return;
   fmt::print("\n{:<41} {}\n", "text file", "XXH3-128");
@@ -121,6 +126,7 @@ OrderedJson describe(const ModelSource& model, const std::string& path, const Sh
   if (shards != nullptr) {
     json["split_id"] = shards->split_id();
     json["text_files"] = shards->text_files();
+    if (!shards->adapters().empty()) json["adapters"] = adapters_json(shards->adapters());
     json["stages"] = OrderedJson::array();
     for (size_t stage = 0; stage < shards->stages().size(); ++stage)
       json["stages"].push_back({{"file", shards->files()[stage].path().filename().string()},
@@ -157,6 +163,7 @@ void run_inspect(const InspectOptions& options) {
   }
   print_config(model->config());
   if (shards) {
+    print_adapters(*shards);
     print_stages(*shards);
     print_text_files(*shards);
   }

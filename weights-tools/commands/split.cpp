@@ -15,6 +15,7 @@
 #include "weights-tools/commands/quantize_report.h"
 #include "weights-tools/commands/stages.h"
 #include "weights-tools/formats/shard_writer.h"
+#include "weights-tools/model/adapted_source.h"
 #include "weights-tools/model/copy.h"
 #include "weights-tools/model/dequantized_source.h"
 #include "weights-tools/model/quantizing_source.h"
@@ -98,7 +99,9 @@ void expect_form_with_fp8(const std::string& out) {
 void run_split(const SplitOptions& options, const Console& console) {
   const std::optional<DType> dtype = wanted_dtype(options.dtype);
   auto source = open_model(options.model, options.config);
-  if (dtype && holds_fp8(*source)) source = dequantize(std::move(source), *dtype);
+  if (dtype && holds_fp8(*source))
+    source = dequantize(std::move(source), options.adapters.empty() ? *dtype : DType::kF32);
+  source = adapt(std::move(source), options.adapters);
   if (source->form() == "shards") expect_another(options.model, options.out, options.out);
   const std::vector<TextFile> text_files = read_text_files(*source, options.model, options.config);
   for (const TextFile& file : text_files) check_text_file(file);

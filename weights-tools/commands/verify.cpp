@@ -11,6 +11,7 @@
 #include "stage/shards/overflow.h"
 #include "weights-tools/commands/commands.h"
 #include "weights-tools/commands/limited_child.h"
+#include "weights-tools/model/adapted_source.h"
 #include "weights-tools/model/copy.h"
 #include "weights-tools/model/dequantized_source.h"
 #include "weights-tools/model/interrupt.h"
@@ -44,13 +45,24 @@ double element_value(DType dtype, const std::byte* at) {
 }
 
 // If the shards have dequantised values of the other model's fp8 weights, dequantises these to the same type.
-std::unique_ptr<ModelSource> in_form_of(const ModelSource& shards, std::unique_ptr<ModelSource> other) {
+// Weights that adapters will change become fp32, as in split.
+std::unique_ptr<ModelSource> in_form_of(const ModelSource& shards, std::unique_ptr<ModelSource> other, bool adapted) {
   if (!holds_fp8(*other) || shards.config().quantization.scheme != Quantization::Scheme::kNone) return other;
   const auto fp8 = std::find_if(other->tensors().begin(), other->tensors().end(),
                                 [](const SourceTensor& tensor) { return tensor.dtype == DType::kF8; });
   const auto ours = std::find_if(shards.tensors().begin(), shards.tensors().end(),
                                  [&](const SourceTensor& tensor) { return tensor.spec.name == fp8->spec.name; });
-  return ours == shards.tensors().end() ? std::move(other) : dequantize(std::move(other), ours->dtype);
+  return ours == shards.tensors().end() ? std::move(other)
+                                        : dequantize(std::move(other), adapted ? DType::kF32 : ours->dtype);
+}
+
+void expect_same_adapters(const ModelSource& shards, const ModelSource& other, const VerifyOptions& options) {
+  if (shards.adapters() == other.adapters()) return;
+  const auto text = [](const std::vector<AdapterId>& adapters) {
+    return adapters.empty() ? "none" : adapters_text(adapters);
+  };
+  throw Error(ExitCode::kData, fmt::format("{}: the merged adapters are {}, expected {} as by --adapter", options.model,
+                                           text(shards.adapters()), text(other.adapters())));
 }
 
 // The same weights must be fp8 in both.
@@ -122,13 +134,16 @@ std::string verify(const VerifyOptions& options, ProgressMode mode) {
                          : open_shards(options.model);
   if (own_config && model->form() == "shards")
     throw Error(ExitCode::kUsage, "--config describes the model of --against, which is not given");
+  if (!options.against && !options.adapters.empty())
+    throw Error(ExitCode::kUsage, "--adapter changes the model of --against, which is not given");
   std::unique_ptr<ModelSource> other;
   if (options.against) {
     other = open_model(*options.against, options.config);
-    other = in_form_of(*model, std::move(other));
+    other = adapt(in_form_of(*model, std::move(other), !options.adapters.empty()), options.adapters);
     if (other->config() != model->config())
       throw Error(ExitCode::kData,
                   fmt::format("{}: the configuration differs from that of {}", options.model, *options.against));
+    expect_same_adapters(*model, *other, options);
     expect_same_tensors(*model, *other);
   }
   const std::string text_files = verify_text_files(*model, options);

@@ -157,6 +157,7 @@ ShardWriter::StageFile ShardWriter::create_stage(size_t stage, const std::string
   file.set_attribute(shard::kCreatedByAttribute, "weights-tools " LFM2_VERSION);
   file.set_attribute(shard::kGapsAttribute, shard::kZeroGaps);
   if (!text_files.empty()) file.set_attribute(shard::kTextFilesAttribute, text_files);
+  if (!source_.adapters().empty()) file.set_attribute(shard::kAdaptersAttribute, adapters_text(source_.adapters()));
   file.set_attribute(shard::kSplitIdAttribute, kNoChecksum);
   file.set_attribute(shard::kConfigAttribute, source_.config_text());
   return {std::move(bytes), std::move(file)};
@@ -178,6 +179,7 @@ std::string ShardWriter::split_id() const {
     add(fmt::format("\n{} {}", name(tensors_[i].dtype), checksums_[i]));
     add(source_.tensors()[tensors_[i].source].checkpoint_name);
   }
+  if (!source_.adapters().empty()) add(adapters_text(source_.adapters()));
   return id.hex();
 }
 

@@ -33,6 +33,7 @@ class DequantizedSource : public ModelSource {
         dtype_(dtype) {
     config_.quantization = {};
     left_out_ = source_->left_out();
+    adapters_ = source_->adapters();
     for (size_t i = 0; i < source_->tensors().size(); ++i) {
       SourceTensor tensor = source_->tensors()[i];
       if (is_scale(tensor.spec)) continue;

@@ -71,6 +71,7 @@ class ShardSource : public ModelSource {
  public:
   explicit ShardSource(ShardSet shards)
       : ModelSource(shards.config(), shards.config_text()), shards_(std::move(shards)) {
+    adapters_ = shards_.adapters();
     for (const ShardTensor& tensor : shards_.tensors())
       tensors_.push_back({tensor.spec, tensor.dtype, tensor.bytes, tensor.checksum, tensor.checkpoint_name});
   }

@@ -12,6 +12,7 @@
 
 #include "stage/model/model_config.h"
 #include "stage/model/tensor_table.h"
+#include "stage/shards/adapter_id.h"
 
 namespace lfm2 {
 
@@ -21,6 +22,8 @@ struct SourceTensor {
   uint64_t bytes = 0;
   std::string checksum;           // the XXH3-128 of the stored bytes; empty if the format has none
   std::string checkpoint_name{};  // in the checkpoint, if it is not spec.name; see is_checkpoint_name()
+  // The type that a writer gives it unless another is wanted, if it is not `dtype`: adapted weights are read in fp32.
+  std::optional<DType> kept_dtype{};
 };
 
 class ModelSource {
@@ -35,6 +38,8 @@ class ModelSource {
   const std::vector<SourceTensor>& tensors() const { return tensors_; }
   // Names of scales in the checkpoint that belong to no fp8 weight. They are not part of the model.
   const std::vector<std::string>& left_out() const { return left_out_; }
+  // The adapters that were merged into the weights, in their order.
+  const std::vector<AdapterId>& adapters() const { return adapters_; }
   uint64_t total_bytes() const;
 
   // The format in which the model is stored: "safetensors", "model.bin", "shards" or "synthetic".
@@ -51,6 +56,7 @@ class ModelSource {
   std::string config_text_;
   std::vector<SourceTensor> tensors_;
   std::vector<std::string> left_out_;
+  std::vector<AdapterId> adapters_;
 };
 
 bool holds_fp8(const ModelSource& source);

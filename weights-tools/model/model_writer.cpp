@@ -70,7 +70,7 @@ uint64_t ModelWriter::total_bytes() const {
 }
 
 DType target_dtype(const SourceTensor& tensor, std::optional<DType> wanted) {
-  if (!wanted) return tensor.dtype;
+  if (!wanted) return tensor.kept_dtype.value_or(tensor.dtype);
   return tensor.spec.keep_fp32 ? DType::kF32 : *wanted;
 }
 

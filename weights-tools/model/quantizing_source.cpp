@@ -153,6 +153,7 @@ QuantizingSource::QuantizingSource(std::unique_ptr<ModelSource> source, Scheme s
                            : static_cast<int>(std::clamp<size_t>(std::thread::hardware_concurrency(), 1, kParts))),
       parts_(threads_.threads(), std::vector<float>(kPartElements)) {
   config_ = parse_model_config(config_text_, "quantize");
+  adapters_ = source_->adapters();
   for (size_t i = 0; i < source_->tensors().size(); ++i) {
     const SourceTensor& tensor = source_->tensors()[i];
     indices_.push_back(i);

@@ -117,6 +117,7 @@ std::string write_report(const JobFrame& job, const PipelineShape& shape, const 
   report.model_type = job.config().type_name();
   report.dtype = job.dtype();
   report.fp8 = fp8_kind(*job.shards);
+  report.adapters = job.shards->adapters();
   report.cache_dtype = job.cache_dtype();
   report.transport = job.pipeline.size() == 1 ? "no transport" : job.machine.transport_name();
   report.version = kVersionText;

@@ -144,6 +144,7 @@ std::string end_table(const JobReport& report) {
       plural(stages), report.virtual_stages > 1 ? fmt::format(" of {} pieces", report.virtual_stages) : "",
       report.replicas > 1 ? fmt::format(", {} times", report.replicas) : "", dtype_text(report.dtype, report.fp8),
       report.cache_dtype == "fp8" ? ", keys and values in fp8," : "", report.stages.front().device, report.transport);
+  if (!report.adapters.empty()) text += fmt::format("{:<10} {}\n", "adapters", adapter_names(report.adapters));
   text += report.generation ? generation_lines(report) : scoring_lines(report);
   text += score_lines(report);
   text += not_finite_line(report.not_finite);

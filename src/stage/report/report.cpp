@@ -266,6 +266,7 @@ std::string to_json(const JobReport& report) {
                       {"results_xxh3", report.results_xxh3}};
   if (const std::optional<double> scheduled = report.scheduled_lost_share()) json["scheduled_lost_share"] = *scheduled;
   if (!report.fp8.scheme.empty()) json["fp8"] = {{"scheme", report.fp8.scheme}, {"modules", report.fp8.modules}};
+  if (!report.adapters.empty()) json["adapters"] = adapters_json(report.adapters);
   if (report.generation) {
     json["generation"] = as_json(*report.generation);
     json["generated_tokens_per_second"] = static_cast<double>(report.generation->tokens) / seconds;

@@ -56,6 +56,7 @@ void for_each_field(MaybeConst<StageReport> auto& report, const auto& each) {  /
 struct JobReport {
   std::string model_type, dtype, cache_dtype, transport, version;
   Fp8Kind fp8 = {};                        // of the shards, independent of `dtype`
+  std::vector<AdapterId> adapters = {};    // that were merged into the weights
   int64_t layers = 0, virtual_stages = 1;  // pieces of layers on each rank
   int64_t samples = 0, tokens = 0, replicas = 1;
   int64_t error_answers = 0;  // refused batch lines, which are answered with an error

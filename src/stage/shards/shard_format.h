@@ -32,6 +32,9 @@ inline constexpr const char* kCreatedByAttribute = "created_by";  // text
 // Text, a JSON object: the checksum of each text file beside the shards, by the file's name; equal in all files of one
 // split. Optional; splits of models without text files lack it.
 inline constexpr const char* kTextFilesAttribute = "text_files";
+// Text, a JSON list: name and checksums of each adapter that was merged into the weights, in their order; equal in all
+// files of one split. Optional; splits without adapters lack it.
+inline constexpr const char* kAdaptersAttribute = "adapters";
 // Attributes of each dataset.
 // Text, 32 hex digits: the checksum of the stored bytes.
 inline constexpr const char* kChecksumAttribute = "xxh3_128";

@@ -180,20 +180,16 @@ void ShardSet::add_file(CheckedFile file, h5::Scan scan, std::map<std::string, S
       version != shard::kVersion && version != shard::kFp8Version)
     throw Error(ExitCode::kData, fmt::format("{}: {} is {}, expected {} or {}", where, shard::kVersionAttribute,
                                              version, shard::kVersion, shard::kFp8Version));
-  const auto require_same = [&](const char* attribute, std::string& ours) {
-    std::string theirs = text(attribute);
+  const auto require_same = [&](const char* attribute, auto theirs, auto& ours) {
     if (!files_.empty() && theirs != ours)
       throw Error(ExitCode::kData, fmt::format("{}: {} differs from that of {}: shards of different splits", where,
                                                attribute, files_.front().path().filename().string()));
     ours = std::move(theirs);
   };
-  require_same(shard::kSplitIdAttribute, split_id_);
-  require_same(shard::kConfigAttribute, config_text_);
-  if (auto theirs = text_files_of(scan.attributes, where); files_.empty())
-    text_files_ = std::move(theirs);
-  else if (theirs != text_files_)
-    throw Error(ExitCode::kData, fmt::format("{}: {} differs from that of {}: shards of different splits", where,
-                                             shard::kTextFilesAttribute, files_.front().path().filename().string()));
+  require_same(shard::kSplitIdAttribute, text(shard::kSplitIdAttribute), split_id_);
+  require_same(shard::kConfigAttribute, text(shard::kConfigAttribute), config_text_);
+  require_same(shard::kTextFilesAttribute, text_files_of(scan.attributes, where), text_files_);
+  require_same(shard::kAdaptersAttribute, adapters_of(scan.attributes, where), adapters_);
   const int64_t stage = integer(shard::kStageAttribute), stages = integer(shard::kStagesAttribute);
   if (stage != static_cast<int64_t>(files_.size()))
     throw Error(ExitCode::kData,

@@ -19,6 +19,7 @@
 #include "stage/model/model_config.h"
 #include "stage/model/partition.h"
 #include "stage/model/tensor_table.h"
+#include "stage/shards/adapter_id.h"
 
 namespace lfm2 {
 
@@ -60,6 +61,8 @@ class ShardSet {
   const std::string& split_id() const { return split_id_; }
   // The text files beside the shards: name -> checksum. open() does not read them.
   const std::map<std::string, std::string>& text_files() const { return text_files_; }
+  // The adapters that were merged into the weights, in their order.
+  const std::vector<AdapterId>& adapters() const { return adapters_; }
   const std::vector<LayerRange>& stages() const { return stages_; }
   const std::vector<CheckedFile>& files() const { return files_; }
   // In the order of model_tensors(). The scales of an fp8 weight follow it.
@@ -96,6 +99,7 @@ class ShardSet {
   ModelConfig config_;
   std::string config_text_, split_id_;
   std::map<std::string, std::string> text_files_;
+  std::vector<AdapterId> adapters_;
   std::vector<LayerRange> stages_;
   std::vector<CheckedFile> files_;
   std::vector<h5::Scan> scans_;  // one for each file; emptied when all shards are open

@@ -331,6 +331,26 @@ class RoundTripTest(CliTest):
         self.refuse(65, ["\\x1b[31m.h5"], "verify", "--untrusted", odd)
 
 
+class AdapterTest(CliTest):
+    def test_split_verify_inspect(self):
+        shards, adapter = self.folder / "shards", GOLDEN / "adapter-dense"
+        twice = ["--adapter", adapter, "--adapter", adapter]
+        self.succeed("split", GOLDEN / "tiny-dense", *twice, "--out", shards)
+        against = ["verify", shards, "--against", GOLDEN / "tiny-dense"]
+        self.succeed(*against, *twice)
+        self.refuse(65, ["adapter-dense", "expected none", "--adapter"], *against)
+        self.refuse(65, ["expected", "--adapter"], *against, "--adapter", adapter)
+        self.refuse(64, ["--adapter", "--against"], "verify", shards, *twice)
+        self.assertEqual(self.succeed("inspect", shards).stdout.count("\nadapter    adapter-dense, config "), 2)
+        listed = json.loads(self.succeed("inspect", shards, "--json").stdout)["adapters"]
+        self.assertEqual([entry["name"] for entry in listed], ["adapter-dense"] * 2)
+
+    def test_a_refused_adapter_leaves_nothing(self):
+        shards = self.folder / "shards"
+        self.refuse(65, ["adapter-moe", "tensor base_model.model."], "split", GOLDEN / "tiny-dense", "--adapter", GOLDEN / "adapter-moe", "--out", shards)
+        self.assertFalse(shards.exists())
+
+
 class SeveralFormsTest(CliTest):
     def test_shards_beside_the_model_they_were_split_from(self):
         both = self.folder / "both"
