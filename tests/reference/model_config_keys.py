@@ -38,7 +38,7 @@ READERS = ["configuration_utils.py", "modeling_rope_utils.py", "masking_utils.py
            "integrations/heterogeneity/configuration_utils.py", "modeling_utils.py"]
 PUBLISHED = ["auto_map", "block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu",
              "block_use_xavier_init", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "theta", "use_pos_enc"]
-FOREIGN = ["attention_bias", "hidden_act", "is_decoder", "mlp_bias"]
+FOREIGN = ["attention_bias", "hidden_act", "is_decoder", "mlp_bias", "num_kv_shared_layers", "number_of_conv_states"]
 
 
 def is_config(node):

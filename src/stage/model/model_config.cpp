@@ -32,15 +32,14 @@ constexpr int32_t kDefaultEosToken = 2;
 struct OnlyValue {
   std::string_view key, json;
 };
-constexpr OnlyValue kOnlyValues[] = {{"attention_bias", "false"},     {"attention_chunk_size", "null"},
-                                     {"attribute_map", "null"},       {"block_use_swiglu", "true"},
-                                     {"configuration_files", "null"}, {"hidden_act", "\"silu\""},
-                                     {"is_causal", "true"},           {"is_encoder_decoder", "false"},
-                                     {"mlp_bias", "false"},           {"num_kv_shared_layers", "null"},
-                                     {"number_of_conv_states", "1"},  {"partial_rotary_factor", "1"},
-                                     {"per_layer_config", "null"},    {"sliding_window", "null"},
-                                     {"sub_configs", "null"},         {"transformers_weights", "null"},
-                                     {"use_pos_enc", "true"}};
+constexpr OnlyValue kOnlyValues[] = {
+    {"attention_bias", "false"},    {"attention_chunk_size", "null"}, {"attribute_map", "null"},
+    {"block_use_swiglu", "true"},   {"configuration_files", "null"},  {"hidden_act", "\"silu\""},
+    {"is_causal", "true"},          {"is_encoder_decoder", "false"},  {"kv_sharing_modes", "null"},
+    {"mlp_bias", "false"},          {"num_kv_shared_layers", "null"}, {"number_of_conv_states", "1"},
+    {"partial_rotary_factor", "1"}, {"per_layer_config", "null"},     {"sliding_window", "null"},
+    {"sub_configs", "null"},        {"sub_configs_defaults", "null"}, {"transformers_weights", "null"},
+    {"use_pos_enc", "true"}};
 
 // The classes of transformers that this program implements. Bidirectional models and others with layers of this family
 // have the same model_type and keys; only the name of their class differs.
