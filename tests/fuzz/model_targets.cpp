@@ -1,20 +1,24 @@
 // Checkpoints of each form, the configuration of a model, and shards.
 #include "fuzz/model_targets.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/checked_file.h"
 #include "fuzz/parser_files.h"
+#include "fuzz/targets.h"
 #include "stage/model/model_config.h"
 #include "stage/model/tensor_table.h"
 #include "stage/shards/shard_format.h"
 #include "stage/shards/shard_reader.h"
+#include "weights-tools/formats/adapter.h"
 #include "weights-tools/formats/formats.h"
 #include "weights-tools/model/model_source.h"
 
@@ -110,6 +114,41 @@ void config_json(Bytes bytes) {
     uint64_t total = 0;
     for (const TensorSpec& spec : model_tensors(config)) total = checked_add(total, numel(spec.dims), spec.name);
     if (config.layer_types.size() != static_cast<size_t>(config.layers) || total == 0) std::abort();
+  });
+}
+
+// The tensors of an adapter of the small model: what was matched lies inside the file.
+void adapter(Bytes bytes) {
+  static const Folder folder;
+  [[maybe_unused]] static const fs::path config = folder.write(
+      "adapter_config.json",
+      bytes_of(R"({"peft_type": "LORA", "r": 2, "lora_alpha": 3, "target_parameters": ["experts.gate_up_proj"]})"));
+  static const ModelConfig model = parse_model_config(kConfig, "config.json");
+  static const std::vector<TensorSpec> specs = model_tensors(model);
+  folder.write("adapter_model.safetensors", bytes);
+  expect_only_errors([&] {
+    const Adapter opened(folder.path(), model);
+    for (const auto& [name, update] : opened.updates()) {
+      if (update.replacement) opened.read(update.replacement->tensor);
+      for (const LowRankTerm& term : update.terms) {
+        const TensorSpec& spec = *std::ranges::find(specs, name, &TensorSpec::name);
+        for (const auto& [factor, extent] : {std::pair{term.rows, spec.dims[0]}, {term.columns, spec.dims[1]}}) {
+          const uint64_t last = factor.first + (extent - 1) * factor.stride + (term.rank - 1) * factor.rank_stride;
+          require(last < opened.read(factor.tensor).size(), "a factor that lies outside of its tensor");
+        }
+      }
+    }
+  });
+}
+
+void adapter_config(Bytes bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  expect_only_errors([&] {
+    const AdapterConfig config(text, "adapter_config.json");
+    const std::string module = "model.layers.0.feed_forward.w1";
+    if (config.rank(module) == 0 || !(config.scale(module) >= 0)) std::abort();
+    config.targets_parameter(module);
+    config.saves_module(module);
   });
 }
 

@@ -21,6 +21,8 @@ constexpr std::array kTargets = {
     Target{"fp8_safetensors", fp8_safetensors},
     Target{"index_json", index_json},
     Target{"config_json", config_json},
+    Target{"adapter", adapter},
+    Target{"adapter_config", adapter_config},
     Target{"inputs_bin", inputs_bin},
     Target{"inputs_npy", inputs_npy},
     Target{"inputs_packed", inputs_packed},

@@ -4,21 +4,18 @@
     adapter_check.py WEIGHTS_TOOLS [KIND ...]
 
 Each kind is a small random model with a random adapter, or two. PEFT merges them in fp32; the shards must hold the same bits in
-fp32, and in bf16 those of one rounding of the sum. Where PEFT sums in another order than ours, which its build of torch
-decides, an element may differ by a unit in the last place of the sum: the last column counts such elements.
-Needs torch, transformers, peft and h5py.
+fp32, and in bf16 those of one rounding of the sum. The last column counts elements that differ; the exit code is 1 if any does.
+With PEFT before 0.20 the kinds of experts check its older order of factors. Needs torch, transformers, peft and h5py.
 """
-import json
 import pathlib
 import subprocess
 import sys
 import tempfile
 
 import h5py
-import numpy
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
 import transformers
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, Lfm2Config, Lfm2MoeConfig
 
 transformers.utils.logging.disable_progress_bar()
@@ -46,6 +43,13 @@ KINDS = {
     "gate_up_proj": (MOE, [dict(r=3, lora_alpha=4, target_modules=["q_proj"], target_parameters=[GATE_UP], use_rslora=True)]),
     "down_proj": (MOE, [dict(r=3, lora_alpha=4, target_modules=["q_proj"], target_parameters=[DOWN], alpha_pattern={"experts.down_proj": 9})]),
     "square experts": (dict(MOE, moe_intermediate_size=32), [dict(r=3, lora_alpha=4, target_modules=["q_proj"], target_parameters=[GATE_UP, DOWN])]),
+    "saved modules": (MOE, [dict(r=2, lora_alpha=4, target_modules=["q_proj"], modules_to_save=["operator_norm", "conv.conv", "w1", "feed_forward.experts"])]),
+    "saved head": (COMMON, [dict(r=2, lora_alpha=4, target_modules=["q_proj"], modules_to_save=["lm_head"])]),
+    "saved embedding": (COMMON, [dict(r=2, lora_alpha=4, target_modules=["q_proj"], modules_to_save=["embed_tokens"])]),
+    "saved both": (COMMON, [dict(r=2, lora_alpha=4, target_modules=["q_proj"], modules_to_save=["embed_tokens", "lm_head"])]),
+    "saved and tied": (COMMON, [dict(r=2, lora_alpha=4, target_modules=["q_proj"], modules_to_save=["embed_tokens"], ensure_weight_tying=True)]),
+    "biases": (dict(COMMON, conv_bias=True), [dict(r=2, lora_alpha=4, target_modules=["in_proj", "q_proj"], bias="all")]),
+    "biases of adapted": (dict(COMMON, conv_bias=True), [dict(r=2, lora_alpha=4, target_modules=["in_proj"], bias="lora_only")]),
     "router": (MOE, [dict(r=2, lora_alpha=4, target_modules=["q_proj"], target_parameters=["feed_forward.gate.weight"], rank_pattern={"gate.weight": 1})]),
 }
 
@@ -53,7 +57,7 @@ KINDS = {
 def with_random_weights(model, seed):
     torch.manual_seed(seed)
     for name, parameter in model.named_parameters():
-        if "lora_" in name or seed == 0:
+        if parameter.requires_grad:
             torch.nn.init.normal_(parameter, std=0.3)
     return model
 
@@ -80,15 +84,13 @@ def differing(shards, expected, dtype):
             for name in file:
                 ours, theirs = file[name][()], expected[name].to(dtype).float().numpy()
                 names.add(name)
-                wrong = ours != theirs
-                count += int(wrong.sum())
-                ulp = numpy.spacing(numpy.abs(theirs)) * (1 if dtype == torch.float32 else 1 << 16)
-                assert (numpy.abs(ours - theirs) <= 2 * ulp).all() or not wrong.any(), (name, numpy.abs(ours - theirs).max())
+                count += int((ours != theirs).sum())
     missing = set(expected) - names
     assert missing <= {"lm_head.weight"}, missing
     return count
 
 
+failed = False
 for kind, (config, adapters) in KINDS.items():
     if CHOSEN and kind not in CHOSEN:
         continue
@@ -107,4 +109,7 @@ for kind, (config, adapters) in KINDS.items():
             expected = expected_tensors(model)
             subprocess.run([TOOLS, "split", work / "base", *options, "--out", work / "shards", "--quiet"], check=True)
             subprocess.run([TOOLS, "verify", work / "shards", "--against", work / "base", *options, "--quiet"], check=True)
-            print(f"{kind:<24} {str(stored).removeprefix('torch.'):<9} {differing(work / 'shards', expected, stored):>8}", flush=True)
+            count = differing(work / "shards", expected, stored)
+            failed = failed or count > 0
+            print(f"{kind:<24} {str(stored).removeprefix('torch.'):<9} {count:>8}", flush=True)
+sys.exit(failed)

@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 
+#include "base/checked_file.h"
 #include "base/error.h"
 #include "base/json/json.h"
 #include "base/standard_streams.h"
@@ -57,6 +59,24 @@ void check_text_file(const TextFile& file) {
   }
 }
 
+// A training run saves the tokenizer and the chat template beside its adapter. Those of the model are copied, so a
+// difference is reported.
+void report_other_text_files(const std::string& adapter, const std::vector<TextFile>& copied) {
+  for (const std::string_view name : shard::kTextFiles) {
+    const std::filesystem::path path = std::filesystem::path(adapter) / name;
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) continue;
+    const bool same = std::any_of(copied.begin(), copied.end(), [&](const TextFile& file) {
+      return file.name == name && file.content == read_text_file(path, shard::kMaxTextFileBytes);
+    });
+    if (!same)
+      say(
+          fmt::format("split: {} is not that of the model and is not copied: lfm2_stage --tokenizer {} uses the files "
+                      "there",
+                      path.string(), adapter));
+  }
+}
+
 // Even with --force, a command must not replace a file that it reads.
 void expect_another(const std::string& in, const std::filesystem::path& replaced, const std::string& out) {
   std::error_code error;
@@ -103,8 +123,11 @@ void run_split(const SplitOptions& options, const Console& console) {
     source = dequantize(std::move(source), options.adapters.empty() ? *dtype : DType::kF32);
   source = adapt(std::move(source), options.adapters);
   if (source->form() == "shards") expect_another(options.model, options.out, options.out);
+  for (const std::string& adapter : options.adapters) expect_another(adapter, options.out, options.out);
   const std::vector<TextFile> text_files = read_text_files(*source, options.model, options.config);
   for (const TextFile& file : text_files) check_text_file(file);
+  if (!console.quiet)
+    for (const std::string& adapter : options.adapters) report_other_text_files(adapter, text_files);
   ShardWriter writer(*source, choose_stages(source->config().layers, options.stages, options.layers), dtype,
                      options.out, options.force, text_files);
   transfer("split", *source, writer, options.out, console);

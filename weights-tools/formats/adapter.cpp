@@ -54,7 +54,40 @@ Adapter::Adapter(const fs::path& folder, const ModelConfig& model) {
   file_ = open_weights(folder);
   tensors_ = read_safetensors_header(file_, 0);
   updates_ = match_adapter(tensors_, config, model, file_.path().string());
+  if (model.tied_embedding) resolve_tied_head(config);
   id_ = {fs::canonical(folder).filename().string(), checksum_of(config_text), checksum_of_file(file_)};
+}
+
+bool Adapter::are_equal(const RawTensor& a, const RawTensor& b) const {
+  bool equal = a.dtype == b.dtype && a.bytes == b.bytes;
+  std::vector<std::byte> a_piece, b_piece;
+  for (uint64_t done = 0; equal && done < a.bytes; done += a_piece.size()) {
+    a_piece.resize(std::min<uint64_t>(kHashedBytes, a.bytes - done));
+    b_piece.resize(a_piece.size());
+    file_.read(a.offset + done, a_piece);
+    file_.read(b.offset + done, b_piece);
+    equal = a_piece == b_piece;
+  }
+  return equal;
+}
+
+// PEFT trains a copy of each module in modules_to_save, so a tied head does not follow an embedding that is trained
+// there. Where both are stored and equal, they were still tied.
+void Adapter::resolve_tied_head(const AdapterConfig& config) {
+  const auto embedding = updates_.find(std::string(kEmbeddingWeight)), head = updates_.find(std::string(kHeadWeight));
+  const auto raw = [&](const auto& update) { return tensors_.at(update->second.replacement->tensor); };
+  if (head == updates_.end()) {
+    unties_head_ = embedding != updates_.end() && config.saves_module("model.embed_tokens");
+  } else if (embedding != updates_.end() && are_equal(raw(embedding), raw(head))) {
+    updates_.erase(head);
+  } else if (config.saves_module("lm_head")) {
+    unties_head_ = true;
+  } else {
+    file_.refuse(
+        fmt::format("tensor {} is another one than the embedding, which the LM head is tied to: expected "
+                    "lm_head in modules_to_save",
+                    head->second.replacement->tensor));
+  }
 }
 
 void Adapter::read(const std::string& tensor, uint64_t first, std::span<float> into) const {

@@ -3,7 +3,9 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/checked_file.h"
@@ -28,9 +30,15 @@ struct LowRankTerm {
   float scale = 0;
 };
 
-// What an adapter does to one tensor of the model.
+// Elements of a tensor of the file, from number `first` on, that take the place of a tensor of the model.
+struct Replacement {
+  std::string tensor;
+  uint64_t first = 0;
+};
+
+// What an adapter does to one tensor of the model: replaces it, then adds terms.
 struct TensorUpdate {
-  std::string replacement;  // the tensor of the file that takes its place, before terms are added; empty: none
+  std::optional<Replacement> replacement;
   std::vector<LowRankTerm> terms;
 };
 
@@ -42,6 +50,9 @@ class Adapter {
   Adapter(const std::filesystem::path& folder, const ModelConfig& model);
 
   const AdapterId& id() const { return id_; }
+  // Whether the LM head, which was the embedding, becomes a tensor of its own: where modules_to_save had one of the two
+  // trained, or both apart.
+  bool unties_head() const { return unties_head_; }
   // By name of the model's tensor.
   const std::map<std::string, TensorUpdate>& updates() const { return updates_; }
   std::string path() const { return file_.path().string(); }
@@ -50,13 +61,20 @@ class Adapter {
   std::vector<float> read(const std::string& tensor) const;
 
  private:
+  void resolve_tied_head(const AdapterConfig& config);
+  bool are_equal(const RawTensor& a, const RawTensor& b) const;
+
   AdapterId id_;
   CheckedFile file_;
   RawTensors tensors_;
   std::map<std::string, TensorUpdate> updates_;
+  bool unties_head_ = false;
 };
 
-// The tensors of an adapter's file, matched with the model's. `what` names the file. Error(kData) as of Adapter.
+inline constexpr std::string_view kEmbeddingWeight = "model.embed_tokens.weight", kHeadWeight = "lm_head.weight";
+
+// The tensors of an adapter's file, matched with the model's. `what` names the file. A replaced LM head may be among
+// them even if the model's is tied. Error(kData) as of Adapter.
 std::map<std::string, TensorUpdate> match_adapter(const RawTensors& tensors, const AdapterConfig& config,
                                                   const ModelConfig& model, const std::string& what);
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "base/json/json.h"
@@ -43,7 +44,8 @@ bool is_off(const OrderedJson& value) {
 }
 
 double positive(const OrderedJson& value, const std::string& what, std::string_view key) {
-  if (!value.is_number() || value.get<double>() <= 0 || !std::isfinite(value.get<double>()))
+  constexpr double kMax = std::numeric_limits<float>::max();
+  if (!value.is_number() || value.get<double>() <= 0 || value.get<double>() > kMax)
     refuse(what, key, value, "a positive number");
   return value.get<double>();
 }
@@ -127,7 +129,6 @@ AdapterConfig::AdapterConfig(std::string_view json_text, const std::string& what
   const OrderedJson rslora = json.value("use_rslora", OrderedJson(false));
   if (!rslora.is_boolean()) refuse(what, "use_rslora", rslora, "true or false");
   rank_stabilized_ = rslora.get<bool>();
-  trains_biases_ = json.value("bias", OrderedJson("none")) != "none";
   target_parameters_ = texts(json, "target_parameters", what);
   modules_to_save_ = texts(json, "modules_to_save", what);
   if (const std::optional<int> version = version_of(json)) exchanges_experts_ = *version < 20;

@@ -28,7 +28,6 @@ class AdapterConfig {
   bool targets_parameter(std::string_view parameter) const;
   // Whether modules_to_save lists the module.
   bool saves_module(std::string_view module) const;
-  bool trains_biases() const { return trains_biases_; }
   // Whether PEFT was older than 0.20, which exchanges the factors of experts; nothing if the version is unknown.
   std::optional<bool> exchanges_experts() const { return exchanges_experts_; }
 
@@ -43,7 +42,7 @@ class AdapterConfig {
   static double number_of(const std::vector<Pattern>& patterns, const std::string& module, double otherwise);
 
   double rank_ = 0, alpha_ = 0;
-  bool rank_stabilized_ = false, trains_biases_ = false;
+  bool rank_stabilized_ = false;
   std::vector<Pattern> rank_patterns_, alpha_patterns_;  // the first that matches counts
   std::vector<std::string> target_parameters_, modules_to_save_;
   std::optional<bool> exchanges_experts_;

@@ -19,8 +19,9 @@ namespace {
 constexpr std::string_view kPeftPrefix = "base_model.model.";
 constexpr std::string_view kFactorA = ".lora_A.weight", kFactorB = ".lora_B.weight";
 constexpr std::string_view kExperts = ".feed_forward.experts", kInner = ".base_layer",
-                           kInnerExperts = ".feed_forward.experts.base_layer";
-constexpr std::string_view kEmbeddingWeight = "model.embed_tokens.weight", kHeadWeight = "lm_head.weight";
+                           kInnerExperts = ".feed_forward.experts.base_layer", kGateUp = ".gate_up_proj",
+                           kDown = ".down_proj";
+constexpr std::string_view kBaseLayer = ".base_layer.";
 
 // Tensors that belong to other sums, and what they are part of.
 struct OtherPart {
@@ -40,6 +41,7 @@ class AdapterMatcher {
   AdapterMatcher(const RawTensors& tensors, const AdapterConfig& config, const ModelConfig& model, std::string what)
       : tensors_(tensors), config_(config), model_(model), what_(std::move(what)) {
     for (TensorSpec& spec : model_tensors(model)) specs_.emplace(spec.name, std::move(spec));
+    specs_.emplace(kHeadWeight, specs_.at(std::string(kEmbeddingWeight)));
   }
 
   std::map<std::string, TensorUpdate> match() {
@@ -64,6 +66,8 @@ class AdapterMatcher {
   }
 
   void add(const std::string& name, const RawTensor& raw);
+  void add_replacement(const std::string& name, std::string weight);
+  void replace_experts(const std::string& name, const std::string& experts, bool gate_up);
   void add_factors(const std::string& module, const Factors& factors);
   void add_linear(const std::string& module, const Factors& factors);
   void add_experts(const std::string& experts, const std::string& parameter, const Factors& factors);
@@ -90,7 +94,38 @@ void AdapterMatcher::add(const std::string& name, const RawTensor& raw) {
   else if (rest.ends_with(kFactorB))
     factors_[rest.substr(0, rest.size() - kFactorB.size())].b = name;
   else
-    refuse(name, "belongs to no weight of the model");
+    add_replacement(name, rest);
+}
+
+// Whole tensors are those of modules_to_save and trained biases. A module that has factors, too, is called base_layer.
+void AdapterMatcher::add_replacement(const std::string& name, std::string weight) {
+  if (const size_t at = weight.find(kBaseLayer); at != std::string::npos) weight.erase(at, kBaseLayer.size() - 1);
+  for (const std::string_view parameter : {kGateUp, kDown})
+    if (weight.ends_with(parameter))
+      return replace_experts(name, weight.substr(0, weight.size() - parameter.size()), parameter == kGateUp);
+  const auto spec = specs_.find(weight);
+  if (spec == specs_.end()) refuse(name, "belongs to no weight of the model");
+  expect_dims(name, spec->second.dims, weight);
+  if (updates_[weight].replacement) refuse(name, fmt::format("is the second one for {}, expected one", weight));
+  updates_[weight].replacement = {name, 0};
+}
+
+// The matrices of all experts, [experts, rows, columns], those of w1 before those of w3.
+void AdapterMatcher::replace_experts(const std::string& name, const std::string& experts, bool gate_up) {
+  const auto first = specs_.find(fmt::format("{}.0.{}.weight", experts, gate_up ? "w1" : "w2"));
+  if (first == specs_.end()) refuse(name, "belongs to no weight of the model");
+  const std::vector<uint64_t>& dims = first->second.dims;
+  const auto count = static_cast<uint64_t>(model_.experts);
+  const std::vector<std::string> matrices =
+      gate_up ? std::vector<std::string>{"w1", "w3"} : std::vector<std::string>{"w2"};
+  expect_dims(name, {count, matrices.size() * dims[0], dims[1]}, experts);
+  uint64_t at = 0;
+  for (uint64_t expert = 0; expert < count; ++expert) {
+    for (const std::string& matrix : matrices) {
+      updates_[fmt::format("{}.{}.{}.weight", experts, expert, matrix)].replacement = {name, at};
+      at += dims[0] * dims[1];
+    }
+  }
 }
 
 void AdapterMatcher::add_factors(const std::string& module, const Factors& factors) {

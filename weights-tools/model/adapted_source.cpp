@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/json/json.h"
 #include "base/thread_pool.h"
 #include "kernels/cpu/simd/simd.h"
 #include "weights-tools/model/copy.h"
@@ -20,11 +21,18 @@ namespace {
 constexpr size_t kMaxAdaptingThreads = 16;
 constexpr size_t kSkippedElements = size_t{1} << 16;
 
+std::string with_untied_head(const std::string& config_text) {
+  OrderedJson json = parse_ordered_json(config_text, "config.json");
+  json.erase("tie_embedding");
+  json["tie_word_embeddings"] = false;
+  return json_text(json, 2) + (config_text.ends_with('\n') ? "\n" : "");
+}
+
 class AdaptedSource : public ModelSource {
  public:
   AdaptedSource(std::unique_ptr<ModelSource> source, std::vector<Adapter> adapters, int threads);
   std::string_view form() const override { return source_->form(); }
-  std::string file_of(size_t tensor) const override { return source_->file_of(tensor); }
+  std::string file_of(size_t tensor) const override { return source_->file_of(bases_[tensor]); }
   void read(size_t tensor, uint64_t first_byte, std::span<std::byte> into) const override;
 
  private:
@@ -43,11 +51,14 @@ class AdaptedSource : public ModelSource {
   // The position in the weight that is read.
   struct Reading {
     size_t tensor;
-    uint64_t elements = 0;  // that were read
-    TensorReader reader;
+    uint64_t elements = 0;                // that were read
+    std::optional<TensorReader> base;     // of the weight; empty if it is replaced
+    const Change* replacement = nullptr;  // the last one
     std::vector<Term> terms;
   };
 
+  void untie_head();
+  void add_changes(size_t tensor);
   void begin(size_t tensor, uint64_t first_element) const;
   void read_base(std::span<float> into) const;
   Term load(const Change& change, const LowRankTerm& term, const TensorSpec& spec) const;
@@ -56,6 +67,7 @@ class AdaptedSource : public ModelSource {
 
   std::unique_ptr<ModelSource> source_;
   std::vector<Adapter> merged_;
+  std::vector<size_t> bases_;                      // of tensors_ in the source; of an untied LM head, the embedding
   std::map<size_t, std::vector<Change>> changes_;  // by tensor
   const Simd& simd_;
   mutable std::optional<Reading> reading_;
@@ -79,19 +91,36 @@ AdaptedSource::AdaptedSource(std::unique_ptr<ModelSource> source, std::vector<Ad
   left_out_ = source_->left_out();
   adapters_ = source_->adapters();
   for (const Adapter& adapter : merged_) adapters_.push_back(adapter.id());
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    SourceTensor& tensor = tensors_[i];
-    for (size_t adapter = 0; adapter < merged_.size(); ++adapter) {
-      const auto& updates = merged_[adapter].updates();
-      const auto at = updates.find(tensor.spec.name);
-      if (at != updates.end()) changes_[i].push_back({adapter, &at->second});
-    }
-    if (!changes_.contains(i)) continue;
-    tensor.kept_dtype = tensor.kept_dtype.value_or(tensor.dtype);
-    tensor.dtype = DType::kF32;
-    tensor.bytes = numel(tensor.spec.dims) * sizeof(float);
-    tensor.checksum.clear();
+  for (size_t i = 0; i < tensors_.size(); ++i) bases_.push_back(i);
+  if (std::any_of(merged_.begin(), merged_.end(), [](const Adapter& adapter) { return adapter.unties_head(); }))
+    untie_head();
+  for (size_t i = 0; i < tensors_.size(); ++i) add_changes(i);
+}
+
+// The LM head becomes the last tensor, and starts as the embedding.
+void AdaptedSource::untie_head() {
+  config_text_ = with_untied_head(config_text_);
+  config_.tied_embedding = false;
+  SourceTensor head = tensors_.front();
+  head.spec = model_tensors(config_).back();
+  tensors_.push_back(std::move(head));
+  bases_.push_back(0);
+}
+
+void AdaptedSource::add_changes(size_t i) {
+  SourceTensor& tensor = tensors_[i];
+  bool is_embedding = bases_[i] != i;  // an LM head is the embedding up to the adapter that unties it
+  for (size_t adapter = 0; adapter < merged_.size(); ++adapter) {
+    is_embedding = is_embedding && !merged_[adapter].unties_head();
+    const auto& updates = merged_[adapter].updates();
+    const auto at = updates.find(is_embedding ? std::string(kEmbeddingWeight) : tensor.spec.name);
+    if (at != updates.end()) changes_[i].push_back({adapter, &at->second});
   }
+  if (!changes_.contains(i)) return;
+  tensor.kept_dtype = tensor.kept_dtype.value_or(tensor.dtype);
+  tensor.dtype = DType::kF32;
+  tensor.bytes = numel(tensor.spec.dims) * sizeof(float);
+  tensor.checksum.clear();
 }
 
 const std::vector<float>& AdaptedSource::factor(size_t adapter, const std::string& tensor) const {
@@ -120,18 +149,29 @@ void AdaptedSource::begin(size_t tensor, uint64_t first_element) const {
   const TensorSpec& spec = tensors_[tensor].spec;
   if (spec.layer != factors_layer_) factors_.clear();
   factors_layer_ = spec.layer;
-  reading_.emplace(Reading{tensor, 0, TensorReader(*source_, tensor, DType::kF32), {}});
-  for (const Change& change : changes_.at(tensor))
+  reading_.emplace(Reading{.tensor = tensor, .base = {}, .terms = {}});
+  for (const Change& change : changes_.at(tensor)) {
+    if (change.update->replacement) {
+      reading_->replacement = &change;
+      reading_->terms.clear();
+    }
     for (const LowRankTerm& term : change.update->terms) reading_->terms.push_back(load(change, term, spec));
+  }
+  if (reading_->replacement == nullptr) reading_->base.emplace(*source_, bases_[tensor], DType::kF32);
   std::vector<float> skipped(kSkippedElements);
   while (reading_->elements < first_element)
     read_base(std::span(skipped).first(std::min<uint64_t>(skipped.size(), first_element - reading_->elements)));
 }
 
 void AdaptedSource::read_base(std::span<float> into) const {
+  if (const Change* change = reading_->replacement) {
+    const Replacement& whole = *change->update->replacement;
+    merged_[change->adapter].read(whole.tensor, whole.first + reading_->elements, into);
+  } else {
+    for (std::span<std::byte> bytes = std::as_writable_bytes(into); !bytes.empty();)
+      bytes = bytes.subspan(reading_->base->next(bytes));
+  }
   reading_->elements += into.size();
-  for (std::span<std::byte> bytes = std::as_writable_bytes(into); !bytes.empty();)
-    bytes = bytes.subspan(reading_->reader.next(bytes));
 }
 
 // Adds the terms to elements [first, first + piece.size()) of the weight. Threads share its rows.
@@ -154,7 +194,7 @@ void AdaptedSource::add_terms(std::span<float> piece, uint64_t first, size_t col
 }
 
 void AdaptedSource::read(size_t tensor, uint64_t first_byte, std::span<std::byte> into) const {
-  if (!changes_.contains(tensor)) return source_->read(tensor, first_byte, into);
+  if (!changes_.contains(tensor)) return source_->read(bases_[tensor], first_byte, into);
   expect(first_byte % sizeof(float) == 0 && into.size() % sizeof(float) == 0, "AdaptedSource: half an element");
   if (into.empty()) return;
   const uint64_t first = first_byte / sizeof(float);
@@ -175,7 +215,11 @@ std::unique_ptr<ModelSource> adapt(std::unique_ptr<ModelSource> source, const st
                             "the sum with an adapter would need other scales",
                             source->file_of(0)));
   std::vector<Adapter> adapters;
-  for (const std::string& folder : folders) adapters.emplace_back(folder, source->config());
+  ModelConfig config = source->config();
+  for (const std::string& folder : folders) {
+    adapters.emplace_back(folder, config);
+    if (adapters.back().unties_head()) config.tied_embedding = false;
+  }
   return std::make_unique<AdaptedSource>(std::move(source), std::move(adapters), threads);
 }
 

@@ -161,6 +161,7 @@ TEST(AdapterConfigTest, RefusesWhatIsNotComputed) {
       with("r", "2"),
       with("lora_alpha", 0),
       with("lora_alpha", "3"),
+      with("lora_alpha", 1e39),
       with("use_rslora", 1),
       with("target_parameters", "x"),
       with("modules_to_save", {1}),

@@ -345,10 +345,22 @@ class AdapterTest(CliTest):
         listed = json.loads(self.succeed("inspect", shards, "--json").stdout)["adapters"]
         self.assertEqual([entry["name"] for entry in listed], ["adapter-dense"] * 2)
 
+    def test_other_text_files_beside_an_adapter_are_named(self):
+        adapter = self.folder / "adapter"
+        shutil.copytree(GOLDEN / "adapter-moe", adapter)
+        shutil.copy(GOLDEN / "kjv-moe/chat_template.jinja", adapter)
+        split = ["split", GOLDEN / "tiny-moe", "--adapter", adapter, "--out", self.folder / "shards", "--force"]
+        said = self.succeed(*split).stderr
+        self.assertIn(f"split: {adapter}/chat_template.jinja is not that of the model", said)
+        self.assertIn(f"--tokenizer {adapter}", said)
+        self.assertEqual(self.succeed(*split, "--quiet").stderr, "")
+
     def test_a_refused_adapter_leaves_nothing(self):
         shards = self.folder / "shards"
         self.refuse(65, ["adapter-moe", "tensor base_model.model."], "split", GOLDEN / "tiny-dense", "--adapter", GOLDEN / "adapter-moe", "--out", shards)
         self.assertFalse(shards.exists())
+        shutil.copytree(GOLDEN / "adapter-dense", shards)
+        self.refuse(64, ["--out", "which is read"], "split", GOLDEN / "tiny-dense", "--adapter", shards, "--out", shards, "--force")
 
 
 class SeveralFormsTest(CliTest):
