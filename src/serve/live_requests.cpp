@@ -26,13 +26,18 @@ int32_t LiveRequests::reserve(int32_t count) {
   return std::exchange(next_sample_, next_sample_ + count);
 }
 
-LiveRequests::Added LiveRequests::add(std::vector<Request> requests) {
+std::vector<LiveRequests::Waiting> LiveRequests::as_waiting(std::vector<Request> requests, bool background) const {
   const auto now = Clock::now();
-  std::vector<Waiting> added;
+  std::vector<Waiting> waiting;
   for (Request& request : requests) {
     PromptPages prompt = choice_.pages_of(request);
-    added.push_back({std::move(request), std::move(prompt), now});
+    waiting.push_back({std::move(request), std::move(prompt), now, background});
   }
+  return waiting;
+}
+
+LiveRequests::Added LiveRequests::add(std::vector<Request> requests) {
+  std::vector<Waiting> added = as_waiting(std::move(requests), false);
   const std::lock_guard lock(mutex_);
   if (draining_) return Added::kDraining;
   if (count_waiting() + std::ssize(added) > max_waiting_) return Added::kFull;
@@ -41,20 +46,48 @@ LiveRequests::Added LiveRequests::add(std::vector<Request> requests) {
   return Added::kYes;
 }
 
+bool LiveRequests::add_in_background(std::vector<Request> requests) {
+  std::vector<Waiting> added = as_waiting(std::move(requests), true);
+  const std::lock_guard lock(mutex_);
+  if (draining_) return false;
+  for (Waiting& one : added) background_.push_back(std::move(one));
+  choose_replicas();
+  return true;
+}
+
+bool LiveRequests::client_waits_longer_than(std::chrono::milliseconds time) const {
+  const std::lock_guard lock(mutex_);
+  const Clock::time_point latest = Clock::now() - time;
+  const auto late = [&](const Waiting& one) { return !one.background && one.since < latest; };
+  return std::ranges::any_of(waiting_, late) ||
+         std::ranges::any_of(replicas_, [&](const Replica& one) { return std::ranges::any_of(one.waiting_, late); });
+}
+
 // Under the lock, after every change that makes room.
 void LiveRequests::choose_replicas() {
-  while (!waiting_.empty()) {
-    const std::optional<size_t> chosen = choice_.choose(waiting_.front().prompt);
-    if (!chosen) return;
-    replicas_[*chosen].waiting_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
+  if (choose_replicas(waiting_) && !background_.empty() && count_waiting() == 0) choose_replicas(background_);
+}
+
+// Returns whether all have a replica now.
+bool LiveRequests::choose_replicas(std::deque<Waiting>& waiting) {
+  while (!waiting.empty()) {
+    const std::optional<size_t> chosen = choice_.choose(waiting.front().prompt);
+    if (!chosen) return false;
+    replicas_[*chosen].push(std::move(waiting.front()));
+    waiting.pop_front();
   }
+  return true;
+}
+
+void LiveRequests::Replica::push(Waiting one) {
+  const auto behind = one.background ? waiting_.end() : std::ranges::find_if(waiting_, &Waiting::background);
+  waiting_.insert(behind, std::move(one));
 }
 
 void LiveRequests::cancel(int32_t sample) {
   const std::lock_guard lock(mutex_);
   const auto is_it = [&](const Waiting& one) { return one.request.sample == sample; };
-  if (std::erase_if(waiting_, is_it) > 0) return;
+  if (std::erase_if(waiting_, is_it) + std::erase_if(background_, is_it) > 0) return;
   for (Replica& replica : replicas_) {
     const auto found = std::ranges::find_if(replica.waiting_, is_it);
     if (found == replica.waiting_.end()) continue;
@@ -96,7 +129,7 @@ int64_t LiveRequests::waiting() const {
 
 int64_t LiveRequests::count_waiting() const {
   int64_t count = std::ssize(waiting_);
-  for (const Replica& replica : replicas_) count += std::ssize(replica.waiting_);
+  for (const Replica& replica : replicas_) count += std::ranges::count(replica.waiting_, false, &Waiting::background);
   return count;
 }
 
@@ -133,12 +166,15 @@ std::optional<Request> LiveRequests::Replica::next() {
                                          .prompt = first.prompt.tokens,
                                          .prefill_only = first.request.prefill_only};
   ++running_;
+  all_.choose_replicas();  // those in the background wait for this one
   return std::move(first.request);
 }
 
 bool LiveRequests::Replica::ended() const {
   const std::lock_guard lock(all_.mutex_);
-  return all_.draining_ && all_.count_waiting() == 0 && all_.running_.empty();
+  const auto waits = [](const Replica& one) { return !one.waiting_.empty(); };
+  return all_.draining_ && all_.waiting_.empty() && all_.background_.empty() && all_.running_.empty() &&
+         std::ranges::none_of(all_.replicas_, waits);
 }
 
 std::vector<int32_t> LiveRequests::Replica::cancelled() {

@@ -39,6 +39,11 @@ class LiveRequests {
   int32_t reserve(int32_t count);
   // Adds all requests or none of them. Their sample numbers must be reserved.
   Added add(std::vector<Request> requests);
+  // Adds requests of no client, which begin only while no client's request waits. They do not count as waiting. Returns
+  // false if the server drains.
+  bool add_in_background(std::vector<Request> requests);
+  // Whether a client's request has waited longer to begin.
+  bool client_waits_longer_than(std::chrono::milliseconds time) const;
   void cancel(int32_t sample);  // does nothing if it has ended
   void drain();                 // refuses further requests
   bool draining() const;
@@ -59,6 +64,7 @@ class LiveRequests {
     Request request;
     PromptPages prompt;
     Clock::time_point since;
+    bool background = false;
   };
   struct Running {
     size_t replica = 0;
@@ -89,17 +95,20 @@ class LiveRequests {
 
    private:
     friend class LiveRequests;
+    void push(Waiting one);
     LiveRequests& all_;
     const size_t number_;
     ReplicaMetrics& metrics_;
     // Guarded by all_.mutex_:
-    std::deque<Waiting> waiting_;  // popped by this replica
+    std::deque<Waiting> waiting_;  // popped by this replica; those of clients first
     std::vector<int32_t> cancelled_;
     int64_t running_ = 0;
   };
 
   static int64_t total(const std::vector<int64_t>& counts);
+  std::vector<Waiting> as_waiting(std::vector<Request> requests, bool background) const;
   void choose_replicas();
+  bool choose_replicas(std::deque<Waiting>& waiting);
   int64_t count_waiting() const;
   void leave(RunningBySample::iterator running);
 
@@ -110,7 +119,7 @@ class LiveRequests {
   std::condition_variable any_drawn_;
   // Guarded by mutex_:
   ReplicaChoice choice_;
-  std::deque<Waiting> waiting_;  // without a replica, the oldest first
+  std::deque<Waiting> waiting_, background_;  // without a replica, the oldest first
   RunningBySample running_;
   std::vector<Drawn> drawn_;
   int32_t next_sample_ = 0;

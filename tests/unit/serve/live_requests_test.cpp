@@ -78,6 +78,31 @@ TEST(LiveRequestsTest, Cancelled) {
   EXPECT_EQ(live.running(), 1);
 }
 
+// Requests of no client begin only while no client's request waits, and take no place from one.
+TEST(LiveRequestsTest, InTheBackground) {
+  LiveRequests live(1);
+  RequestSource& source = live.replica(0);
+  EXPECT_TRUE(live.add_in_background({request_of(0), request_of(1)}));
+  EXPECT_EQ(live.waiting(), 0);
+  EXPECT_EQ(live.add({request_of(2)}), Added::kYes);
+  EXPECT_EQ(live.add({request_of(3)}), Added::kFull);
+  EXPECT_FALSE(live.client_waits_longer_than(milliseconds(10'000)));
+  std::this_thread::sleep_for(milliseconds(2));
+  EXPECT_TRUE(live.client_waits_longer_than(milliseconds(1)));
+  EXPECT_TRUE(live.add_in_background({request_of(4)}));
+  EXPECT_EQ(source.next()->sample, 2);
+  EXPECT_FALSE(live.client_waits_longer_than(milliseconds(0)));
+  EXPECT_EQ(source.next()->sample, 0);
+  live.cancel(4);
+  live.drain();
+  EXPECT_FALSE(live.add_in_background({request_of(5)}));
+  EXPECT_EQ(source.next()->sample, 1);
+  EXPECT_FALSE(source.next());
+  EXPECT_FALSE(source.ended());
+  for (const int32_t sample : {0, 1, 2}) live.cancel(sample);
+  EXPECT_TRUE(source.ended());
+}
+
 TEST(LiveRequestsTest, Drained) {
   LiveRequests live(8);
   RequestSource& source = live.replica(0);
