@@ -48,7 +48,7 @@ std::string words_of(const std::exception& error) {
 }
 
 ApiSettings with_stop(ApiSettings settings, const std::atomic<bool>& stop) {
-  settings.lines.stop = &stop;
+  settings.lines.stop = settings.batches.context.lines.stop = &stop;
   return settings;
 }
 
@@ -73,11 +73,12 @@ Api::Api(ApiSettings settings, LiveRequests& live, Listener& listener)
               .max_length = settings_.limits.max_prompt_tokens,
               .lines = settings_.lines,
               .max_answer_bytes = http::Limits{}.max_answer_bytes}) {
+  workers_.batches = std::make_unique<Batches>(settings_.batches, live_);
   add_routes();
-  threads_.reader = std::thread([this] { read_bodies(open_.unread); });
-  threads_.reader_of_large = std::thread([this] { read_bodies(open_.unread_large); });
-  threads_.writer_of_large = std::thread([this] { write_large_answers(); });
-  threads_.writer = std::thread([this] { write_answers(); });
+  workers_.reader = std::thread([this] { read_bodies(open_.unread); });
+  workers_.reader_of_large = std::thread([this] { read_bodies(open_.unread_large); });
+  workers_.writer_of_large = std::thread([this] { write_large_answers(); });
+  workers_.writer = std::thread([this] { write_answers(); });
   listener_.serve(router_);
 }
 
@@ -88,13 +89,14 @@ Api::~Api() {
     waiting.notify_all();
   };
   end(open_.reading_ends, any_unread_);
-  threads_.reader.join();
-  threads_.reader_of_large.join();
+  workers_.reader.join();
+  workers_.reader_of_large.join();
+  workers_.batches->end();
   refuse_unread();
   end(open_.writing_ends, any_large_);  // only now, when no answer can begin any more
-  threads_.writer.join();
+  workers_.writer.join();
   end(open_.large_end, any_large_);
-  threads_.writer_of_large.join();
+  workers_.writer_of_large.join();
   listener_.close();
 }
 
@@ -140,6 +142,7 @@ void Api::add_routes() {
     router_.add("POST", path, [this, kind = kind](http::Request&& request, http::Responder responder) {
       queue(kind, std::move(request), std::move(responder));
     });
+  workers_.batches->add_routes(router_, [this](const http::Request& request) { log_body(request); });
 }
 
 http::Response Api::figures() const {
@@ -314,6 +317,7 @@ void Api::break_off(PendingResponse& response, int status, std::string_view why)
 
 void Api::hand_out(const std::vector<Drawn>& tokens) {
   for (const Drawn& one : tokens) {
+    if (workers_.batches->drawn(one)) continue;
     const std::shared_ptr<PendingResponse> response = find(one.sample);
     if (response == nullptr) continue;
     bool wanted = false;

@@ -13,6 +13,7 @@
 
 #include "openai/model_info.h"
 #include "openai/openai_request.h"
+#include "serve/batches.h"
 #include "serve/http/router.h"
 #include "serve/listener.h"
 #include "serve/live_requests.h"
@@ -31,6 +32,7 @@ struct ApiSettings {
   Hidden embeddings = Hidden::kMean;  // what embeddings are made of
   bool fresh_seeds = false;           // each request without a seed gets a random one
   bool log_requests = false;          // the log includes request bodies with their texts
+  BatchSettings batches = {};
 };
 
 class Api {
@@ -92,8 +94,9 @@ class Api {
   } open_;  // guarded by mutex_
 
   struct {
+    std::unique_ptr<Batches> batches;
     std::thread reader, reader_of_large, writer, writer_of_large;
-  } threads_;
+  } workers_;
 };
 
 }  // namespace lfm2::serve

@@ -115,6 +115,7 @@ class Server : public Traffic {
   // From before_loading() on:
   std::unique_ptr<LogWriter> log_;  // null with --quiet
   std::unique_ptr<Listener> listener_;
+  std::unique_ptr<BatchStore> batches_;  // null without --batch-dir
 };
 
 // The number of sequences that fit, each of any length that the model allows.
@@ -152,6 +153,8 @@ std::string Server::model_name() const {
 void Server::before_loading() {
   const ServeOptions& serve = job_.options.serve;
   remove_address(serve.address_file);
+  if (!serve.batch_dir.empty())
+    batches_ = std::make_unique<BatchStore>(serve.batch_dir, static_cast<uint64_t>(serve.max_batch_bytes));
   if (!job_.options.quiet) log_ = std::make_unique<LogWriter>(STDOUT_FILENO);
   listener_ =
       std::make_unique<Listener>(ListenerSettings{.host = serve.host,
@@ -192,6 +195,19 @@ std::unique_ptr<SharedRequests> Server::open(const Capacity& capacity) {
                        .embeddings = serve.embeddings,
                        .fresh_seeds = !job_.options.seed_given,
                        .log_requests = serve.log_requests};
+  const Tokenizer* const tokenizer = job_.text.model() != nullptr ? &job_.text.model()->tokenizer() : nullptr;
+  // Lines of batches leave half of the sequences to clients. Their answers are those of a job without a server.
+  settings.batches = {
+      .store = batches_.get(),
+      .has_keys = !serve.api_key_file.empty(),
+      .max_open = std::max<int64_t>(1, capacity.sequences * job_.options.replicas / 2),
+      .context = {.lines = settings.lines,
+                  .defaults = request_defaults(job_),
+                  .limits = settings.limits,
+                  .embeddings = serve.embeddings,
+                  .facts = {.model = std::string(job_.config().type_name()),
+                            .tokenizer = tokenizer,
+                            .answer_tokens = tokenizer != nullptr ? answer_tokens(*tokenizer) : AnswerTokens{}}}};
   if (job_.text.model() == nullptr) print_line(job_.text.missing() + "; requests of token ids are answered");
   auto requests = std::make_unique<ServedRequests>(std::move(settings), *listener_, job_.options.replicas, capacity);
   if (stop_requested()) return requests;  // stopped while loading: announces no address
@@ -214,6 +230,7 @@ std::function<bool()> Server::stop_when() const {
 
 void Server::close() {
   listener_.reset();
+  batches_.reset();
   log_.reset();  // writes its buffered lines, so that the end table follows them
 }
 

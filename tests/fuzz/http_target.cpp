@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "fuzz/targets.h"
 #include "serve/http/access_rules.h"
+#include "serve/http/multipart.h"
 #include "serve/http/router.h"
 #include "support/http_wire.h"
 
@@ -97,6 +99,21 @@ void http_connection(std::span<const std::byte> bytes) {
   for (const size_t piece : {size_t{1}, size_t{1 + text.size() % 13}}) {
     const std::string parts = answers(text, piece, limits);
     require(text.size() >= limits.max_header_bytes || parts == whole, "answers that depend on the pieces");
+  }
+}
+
+// A line with the content type, then the body.
+void multipart(std::span<const std::byte> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::string_view type = text.substr(0, text.find('\n')),
+                         body = text.substr(std::min(type.size() + 1, text.size()));
+  try {
+    for (const http::FormPart& part : http::parse_form(type, body))
+      require(part.content.empty() || (part.content.data() >= body.data() &&
+                                       part.content.data() + part.content.size() <= body.data() + body.size()),
+              "a part that is not in the body");
+  } catch (const Error& error) {
+    require(error.code() == ExitCode::kData, "another error than for bad data");
   }
 }
 

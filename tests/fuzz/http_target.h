@@ -1,4 +1,4 @@
-// The entry point for what a client of the HTTP server sends.
+// The entry points for what a client of the HTTP server sends.
 #pragma once
 
 #include <cstddef>
@@ -7,5 +7,6 @@
 namespace lfm2::fuzz {
 
 void http_connection(std::span<const std::byte> bytes);
+void multipart(std::span<const std::byte> bytes);
 
 }  // namespace lfm2::fuzz

@@ -10,7 +10,7 @@ seconds=${1:-10}
 [ $# -gt 0 ] && shift
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(model_bin safetensors fp8_safetensors index_json config_json adapter adapter_config inputs_bin inputs_npy inputs_packed inputs_jsonl inputs_text inputs_h5 h5_scan shards journal
-  chat_template tokenizer_json tokenizer_text http openai_request embeddings_request call_reader thought_reader
+  chat_template tokenizer_json tokenizer_text http multipart openai_request embeddings_request call_reader thought_reader
   schema pattern gbnf call_list)
 compiler=${LFM2_FUZZ_CXX:-clang++}
 

@@ -36,6 +36,7 @@ constexpr std::array kTargets = {
     Target{"tokenizer_text", tokenizer_text},
     Target{"chat_template", chat_template},
     Target{"http", http_connection},
+    Target{"multipart", multipart},
     Target{"openai_request", openai_request},
     Target{"embeddings_request", embeddings_request},
     Target{"call_reader", call_reader},

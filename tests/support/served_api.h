@@ -94,7 +94,8 @@ class ApiTest : public testing::Test {
                                    .text = has_text_ ? &text_ : nullptr,
                                    .text_error = "no tokenizer",
                                    .continues = true},
-                         .log_requests = log_requests};
+                         .log_requests = log_requests,
+                         .batches = batches_};
     api_.emplace(std::move(settings), live_, *listener_);
   }
   // What the log has so far, once everything is closed.
@@ -150,6 +151,7 @@ class ApiTest : public testing::Test {
   std::optional<Api> api_;
   bool has_text_ = true;
   int64_t max_scored_ = RequestLimits{}.max_scored;
+  BatchSettings batches_ = {};
 };
 
 // A tokenizer with the tokens of tool calls, and a chat template.

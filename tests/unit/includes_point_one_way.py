@@ -77,7 +77,8 @@ ALLOWED["stage/job"] = ENGINE + ["base/options", "kernels/cpu", "kernels/cuda", 
 ALLOWED["stage/doctor"] = ALLOWED["stage/job"] + ["stage/job"]
 # Over a job, as a generation whose requests come from clients.
 ALLOWED["serve/page"] = ["serve/http"]
-ALLOWED["serve"] = ENGINE + ["serve/http", "serve/page", "comm", "openai", "openai/responses", "stage", "stage/io", "stage/pipeline", "stage/job", "text"]
+ALLOWED["serve/batches"] = ENGINE + ["serve/http", "openai", "stage/io/lines", "stage/pipeline", "text"]
+ALLOWED["serve"] = ENGINE + ["serve/batches", "serve/http", "serve/page", "comm", "openai", "openai/responses", "stage", "stage/io", "stage/pipeline", "stage/job", "text"]
 ALLOWED["app"] = [*BASE, "comm", "serve", "stage/job", "stage/doctor"]
 TOOLS = [*ENGINE, "base/options", "stage/hdf5", "stage/model", "stage/shards"]
 # A circle: model_writer makes the files of model_bin, whose layout needs a writer's types.

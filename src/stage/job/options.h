@@ -66,6 +66,8 @@ struct ServeOptions {
   bool prefix_cache = true;
   int64_t request_timeout = 600, drain_seconds = 30;  // seconds
   bool log_requests = false;
+  std::filesystem::path batch_dir;              // folder of files and batches; empty: there are none
+  int64_t max_batch_bytes = int64_t{10} << 30;  // of that folder
 };
 
 struct Options {

@@ -101,6 +101,13 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
               "Seconds that running requests have to end once USR1 or TERM has come", 0, kMaxSeconds);
   app.add_flag("--log-requests", options.log_requests,
                "Log what clients send, texts and all, and not only that they do");
+  CLI::Option* batch_dir =
+      app.add_option("--batch-dir", options.batch_dir,
+                     "Folder for /v1/files and /v1/batches, which outlive the server; without it there are none")
+          ->type_name("DIR");
+  add_setting(app, "--max-batch-bytes", options.max_batch_bytes, "Bytes of all files in --batch-dir", 1 << 20,
+              int64_t{1} << 50)
+      ->needs(batch_dir);
 }
 
 }  // namespace lfm2

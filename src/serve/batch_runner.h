@@ -1,0 +1,92 @@
+// Runs the batches of a store beside the requests of clients: the oldest batch first, some lines at a time, and fewer
+// while clients wait.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "serve/batches/batch_line.h"
+#include "serve/batches/batch_run.h"
+#include "serve/live_requests.h"
+
+namespace lfm2::serve {
+
+struct BatchSettings {
+  BatchStore* store = nullptr;  // null: the server has no batches
+  bool has_keys = false;        // clients have keys, by which their files and batches are theirs
+  int64_t max_open = 1;         // sequences of batches at a time
+  BatchContext context = {};    // without what depends on the batch
+};
+
+// Whether a batch, as the store has it, has ended.
+bool is_over(const OrderedJson& batch);
+
+// A batch's state is in the store, so that it outlives the server. All functions but drawn() are used by one thread.
+class BatchRunner {
+ public:
+  // `live` outlives this. `wake` is called when a line has ended, on the thread that calls drawn(). Continues the
+  // batches that an earlier server has begun.
+  BatchRunner(const BatchSettings& settings, LiveRequests& live, std::function<void()> wake);
+
+  // Begins a batch of the store, and ends one early.
+  void begin(const std::string& id);
+  void cancel(const std::string& id);
+  // Writes answers, and begins lines while there is room.
+  void poll();
+  // Takes back all open lines; their batches continue in the next server's run.
+  void withdraw();
+  // The object of a batch as it is now.
+  OrderedJson object(const BatchStore::Stored& batch) const;
+
+  // The thread that has the tokens of all requests: returns false for a token of another one.
+  bool drawn(const Drawn& token);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Batch {
+    std::string id;
+    std::shared_ptr<const BatchContext> context = {};
+    std::unique_ptr<BatchRun> run = {};
+    bool read = false;  // all lines have begun
+  };
+  struct Open {
+    std::string batch;
+    std::unique_ptr<BatchLine> line;
+  };
+
+  void guard(const std::string& id, const std::function<void()>& work);
+  void set(const std::string& id, const OrderedJson& fields);
+  void end(const std::string& id, const char* status, const OrderedJson& errors = nullptr);
+  void take_back(const std::function<bool(const Open&)>& which, size_t most);
+  void yield();
+  void write(const Open& ended);
+  void write_ended();
+  bool begin_line();
+  bool begin_line(Batch& batch);
+  bool begin_line(Open line);
+  Batch* find(const std::string& id);
+
+  const BatchSettings settings_;
+  LiveRequests& live_;
+  const std::function<void()> wake_;
+  std::list<Batch> batches_;  // the oldest first
+  std::deque<Open> again_;    // lines that were taken back
+  Clock::time_point synced_ = Clock::now(), yielded_;
+
+  struct {
+    mutable std::mutex mutex;
+    std::map<int32_t, Open> lines;  // by the first sample
+    int64_t sequences = 0;
+    std::vector<Open> ended;
+  } open_;  // guarded by its mutex
+};
+
+}  // namespace lfm2::serve

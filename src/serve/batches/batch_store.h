@@ -1,0 +1,72 @@
+// The files and batches of a server, in a folder that outlives it. Each is an object of OpenAI's interface with the
+// client that owns it. Used by one thread at a time.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "base/checked_file.h"
+#include "base/json/json.h"
+
+namespace lfm2::serve {
+
+// The folder has, for an object ID, ID.json, and ID.data for the content of a file. A batch that runs also has
+// ID.journal, ID.output and ID.errors (BatchRun). Ids are made here, so no client's text is part of a path.
+class BatchStore {
+ public:
+  struct Stored {
+    std::string owner;
+    OrderedJson object;
+  };
+  using ById = std::map<std::string, Stored, std::less<>>;
+
+  // Creates the folder if it is missing, reads what it has, and removes what no object names. The folder has at most
+  // `max_bytes` bytes. Error(kCantCreate) for a folder that cannot be used, or that another server still uses after
+  // `patience`: the ranks of a killed launcher take a moment to end.
+  BatchStore(std::filesystem::path folder, uint64_t max_bytes,
+             std::chrono::milliseconds patience = std::chrono::seconds(15));
+
+  ById& files() { return files_; }
+  ById& batches() { return batches_; }
+  // Null for another owner's, too.
+  static Stored* find(ById& all, std::string_view id, std::string_view owner);
+
+  static std::string new_id(std::string_view prefix);
+  std::filesystem::path path(std::string_view id, std::string_view ending) const;
+  // Whether there is room for `bytes` bytes of a new file, or more of a file.
+  bool has_room(uint64_t bytes) const { return used_ + kObjectBytes + bytes <= max_bytes_; }
+  void count(uint64_t bytes) { used_ += bytes; }  // that were appended to a file of a batch
+
+  // Each of these throws Error(kIo) if the system fails, and then has changed nothing.
+  // A file whose content is given, or is in place already.
+  Stored& add_file(const std::string& id, const std::string& owner, const std::string& name, std::string_view purpose,
+                   std::string_view content);
+  Stored& add_file_in_place(const std::string& id, const std::string& owner, const std::string& name,
+                            std::string_view purpose);
+  void remove_file(std::string_view id);
+  // Writes the object of a batch, which `batches` may not have yet.
+  Stored& save_batch(const std::string& owner, const OrderedJson& object);
+  void remove(std::string_view id, std::string_view ending);
+
+ private:
+  static constexpr uint64_t kObjectBytes = 4096;  // that each object counts, as its file takes a block
+  void load();
+  void save(ById& all, const std::string& id, const Stored& stored);
+  Stored& add_file(const std::string& id, const std::string& owner, const std::string& name, std::string_view purpose,
+                   uint64_t bytes);
+
+  const std::filesystem::path folder_;
+  const uint64_t max_bytes_;
+  FileDescriptor lock_;
+  uint64_t used_ = 0;
+  ById files_, batches_;
+};
+
+// Opens or creates a file that only this user may read, for reading and writing. Error(kIo).
+FileDescriptor open_private(const std::filesystem::path& path);
+
+}  // namespace lfm2::serve
