@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/words.h"
+
 namespace lfm2 {
 
 class Checksum {
@@ -49,6 +51,9 @@ class HashSum {
     return sum;
   }
   bool operator==(const HashSum& other) const { return words() == other.words(); }
+  friend void for_each_field(MaybeConst<HashSum> auto& sum, const auto& each) {  // see base/words.h
+    each(sum.sum_.low64, sum.sum_.high64);
+  }
 
  private:
   void add(XXH128_hash_t more) {

@@ -26,6 +26,7 @@ class MpiMessages {
   // Returns true, and the message in `words`, if one has arrived.
   bool receive(std::vector<int32_t>& words, Incoming& incoming);
   void progress();  // frees messages that were sent; throws the error of a failed one
+  bool all_sent() const { return outgoing_.empty(); }  // as of the last progress()
 
  private:
   struct Outgoing {

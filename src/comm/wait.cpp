@@ -44,4 +44,15 @@ double Wait::until(const std::function<bool()>& done, const RankActivity& activi
   }
 }
 
+void wait_idle(Watchdog& watchdog, const std::function<bool()>& done) {
+  constexpr auto kNap = std::chrono::microseconds(200);
+  watchdog.enter({.phase = Phase::kIdle});
+  while (!done()) {
+    watchdog.look();
+    watchdog.pulse();
+    watchdog.check();
+    std::this_thread::sleep_for(kNap);
+  }
+}
+
 }  // namespace lfm2

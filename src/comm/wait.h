@@ -38,4 +38,8 @@ class Wait {
   WorkDoneSignal* work_done_;
 };
 
+// Returns once `done` is true, which polls. Without a limit: for waits in which a hang of the others is noticed
+// elsewhere. The rank counts as idle meanwhile.
+void wait_idle(Watchdog& watchdog, const std::function<bool()>& done);
+
 }  // namespace lfm2

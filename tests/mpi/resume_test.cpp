@@ -108,6 +108,23 @@ TEST_F(ResumeTest, GenerationOfReplicas) {
                       output, 4, {SIGUSR1, SIGKILL}, 4, 6);
 }
 
+// A run with other replicas continues what a run with replicas began.
+TEST_F(ResumeTest, WithOtherReplicas) {
+  const std::vector<std::string> all = job("o.h5", {"--samples", "3000", "--micro-batch", "4", "--score"});
+  ASSERT_EQ(run_stage(1, all).exit_code, 0);
+  const std::string expected = read_bytes(folder_ / "o.h5");
+  std::filesystem::remove(folder_ / "o.h5");
+  RunningProgram program(stage_command(4, with(all, {"--replicas", "2"})));
+  for (int i = 0; i < 20000 && !any_finished(folder_ / "o.h5"); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  program.signal(SIGUSR1);
+  const Outcome stopped = program.wait();
+  EXPECT_EQ(stopped.exit_code, 75) << stopped.err;
+  const Outcome outcome = run_stage(3, with(all, {"--replicas", "3", "--resume"}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(read_bytes(folder_ / "o.h5") == expected);
+}
+
 class BegunTest : public ResumeTest {
  protected:
   BegunTest() {

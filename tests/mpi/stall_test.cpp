@@ -81,7 +81,7 @@ class StallTest : public testing::TestWithParam<StalledJob> {
     const std::string output = GetParam().output;
     for (const auto& entry : std::filesystem::directory_iterator(folder_ / "")) {
       const std::string name = entry.path().filename();
-      EXPECT_TRUE(name == output + ".partial" || name == output + ".journal") << name;
+      EXPECT_TRUE(name == output + ".partial" || name == output + ".journal" || name == output + ".journal.1") << name;
       std::filesystem::remove(entry.path());
     }
   }
@@ -176,6 +176,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         StalledJob{"Scoring", {"--length", "32", "--micro-batch", "1"}, "out.h5", "micro-batch"},
         StalledJob{"Ring", {"--length", "32", "--micro-batch", "1", "--virtual-stages", "2"}, "out.h5", "micro-batch"},
+        StalledJob{"Replicas", {"--length", "32", "--micro-batch", "1", "--replicas", "2"}, "out.h5", "micro-batch"},
         StalledJob{"Generation", {"--length", "9", "--max-tokens", "40", "--ignore-eos"}, "out.jsonl", "step"}),
     [](const auto& tested) { return std::string(tested.param.name); });
 

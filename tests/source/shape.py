@@ -27,7 +27,6 @@ KNOWN_CLASSES = {
     ("cpu_ops.h", "CpuOps"): 13,
     ("exchange.h", "Exchange"): 15,
     ("h5_heap.h", "FractalHeap"): 14,
-    ("job_samples.h", "JobSamples"): 13,
     ("job_text.h", "JobText"): 13,
     ("partial_file.h", "PartialFile"): 13,
     ("sequences.h", "Sequences"): 15,

@@ -17,8 +17,7 @@ namespace lfm2::test {
 bool run_scoring(const std::string& golden_case, const Cut& cut, const Samples& samples, MicroBatches::Size size,
                  ResultKind kind, DType compute, int threads, ResultConsumer& collector,
                  const std::function<bool()>& stop, LateParts late) {
-  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, size,
-                                   kind.score ? &samples.scored : nullptr);
+  const MicroBatches micro_batches(samples.offsets, samples.ids, size, kind.score ? &samples.scored : nullptr);
   BatchPlan plan = micro_batches.plan();
   plan.late = late;
   const size_t stages = cut.ranges.size() / static_cast<size_t>(cut.pieces);
@@ -48,8 +47,9 @@ bool run_scoring(const std::string& golden_case, const Cut& cut, const Samples& 
                        .stages = static_cast<int64_t>(stages),
                        .watchdog = watchdog},
                       plan, compute, kind);
+        FrontBatches source(micro_batches);
         scorer.run(
-            rank == 0 ? &micro_batches : nullptr, {&collector}, [](const MicroBatch&) {},
+            rank == 0 ? &source : nullptr, {&collector}, [](const MicroBatch&) {},
             rank == 0 ? stop : std::function<bool()>());
         if (!scorer.finished()) finished = false;
       } catch (...) {

@@ -104,8 +104,9 @@ void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world
   const SampleOffsets offsets = SampleOffsets::equally_long(options.samples, options.length);
   const int64_t target = choose_target_tokens(offsets.back() / options.replicas, shape,
                                               facts.visible_gpus > 0 ? kMaxCudaTarget : kMaxCpuTarget);
-  const SampleRange share = replica_samples(offsets, options.replicas, 0);
-  const BatchPlan plan = MicroBatches(offsets, {}, share, {options.micro_batch, target}).plan();
+  const BatchPlan plan =
+      MicroBatches(offsets, {}, {.samples = options.micro_batch, .tokens = target, .replicas = options.replicas})
+          .plan();
   const DType compute = shards.choose_dtype(options.dtype);
   shards.choose_cache_dtype(options.cache_dtype, compute);
   // Of the kinds of results, doctor knows only --score, where nearly every position is a row, and --hidden.

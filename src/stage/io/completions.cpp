@@ -23,7 +23,6 @@ class AppendedCompletions : public CompletionFile {
   void resume(JournalContent& content) {
     partial_.keep_intact(content, job_.pulse);
     std::erase_if(content.records, [&](const JournalRecord& record) { return record.count != 1 || !fits(record); });
-    leave_some_for_all(content, job_);
     start_journal(content);
     partial_.drop_unfinished();
   }

@@ -98,18 +98,17 @@ RowOffsets frame(PartialFile& partial, const OutputJob& job) {
   return partial.output().extension() == ".bin" ? frame_bin(partial, job) : frame_h5(partial, job);
 }
 
-// .bin and .h5: rows at their places, in any order. The first replica creates the file, the others join it.
+// .bin and .h5: rows at their places, in any order. The first replica creates the file, those of its host join it.
 class RowsOutput : public OutputFile, private RowConsumer {
  public:
   RowsOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
       : partial_(path, std::move(file), 0, true), job_(job), rows_(partial_, job_, frame(partial_, job_)) {
-    if (job.replicas > 1)
-      partial_.write_tag();
-    else
-      rows_.write_from_one_host();
+    rows_.map();
   }
   RowsOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file, const RowOffsets& places)
-      : partial_(path, std::move(file), job.replica, true), job_(job), rows_(partial_, job_, places) {}
+      : partial_(path, std::move(file), job.replica, true), job_(job), rows_(partial_, job_, places) {
+    rows_.map();
+  }
 
   void start_journal(const JournalContent& content) {
     if (!job_.identity.empty()) partial_.start_journal(content);
@@ -127,26 +126,17 @@ class RowsOutput : public OutputFile, private RowConsumer {
     else
       partial_.sync();
   }
-  void start_over() override { rows_.pop_seams(); }
+  void start_over() override {}
   std::string shared() const override {
     return json_text(Json{{"first", rows_.places().first},
                           {"second", rows_.places().second},
                           {"id", partial_.journal_id()},
-                          {"tag", partial_.tag().hex()},
-                          {"tag_offset", partial_.tag().offset},
-                          {"cache", partial_.page_cache()}});
+                          {"cache", page_cache_of(partial_.file(), partial_.path())}});
   }
-  bool has_page_cache_of(const std::string& shared) const override {
-    return partial_.page_cache() == parse_json(shared, "output of another replica").at("cache").get<std::string>();
+  void receive(const RemotePart& part) override {
+    if (!part.bytes.empty()) partial_.write(part.offset, std::as_bytes(std::span(part.bytes)));
+    if (part.count > 0) partial_.finished(part.first, part.count, part.results);
   }
-  void write_with_others(const std::vector<int64_t>& first_rows, bool one_page_cache) override {
-    if (one_page_cache)
-      rows_.write_from_one_host();
-    else
-      rows_.write_from_several_hosts(first_rows);
-  }
-  std::string pop_seams() override { return rows_.pop_seams(); }
-  void write_seams(std::string_view seams) override { rows_.write_seams(seams); }
   void replay(int64_t first, int64_t count, ResultConsumer& consumer) const override {
     constexpr int64_t kRows = 256;  // at a time
     const bool all = job_.kind.positions == Positions::kAll;
@@ -172,6 +162,28 @@ class RowsOutput : public OutputFile, private RowConsumer {
   PartialFile partial_;
   OutputJob job_;
   RowPlaces rows_;
+};
+
+// Rows of a .bin or .h5 that another rank writes.
+class RemoteRows : public OutputFile {
+ public:
+  RemoteRows(const OutputJob& job, const RowOffsets& places) : job_(job), places_(places) {}
+  void consume(const ResultRows& rows) override {
+    for_each_place(job_, places_, rows, [this](uint64_t offset, std::span<const std::byte> bytes) {
+      job_.send({.offset = offset, .bytes = {reinterpret_cast<const char*>(bytes.data()), bytes.size()}});
+    });
+  }
+  void finished(int64_t first, int64_t count, const HashSum& results) override {
+    job_.send({.first = first, .count = count, .results = results});
+  }
+  void keep() override {}
+  void commit() override {}
+  void start_over() override {}
+  void replay(int64_t, int64_t, ResultConsumer&) const override { expect(false, "RemoteRows: has no rows"); }
+
+ private:
+  OutputJob job_;
+  RowOffsets places_;
 };
 
 // One object a sample: "id" (the input's, else its number), then "logits", "hidden", or "top_ids" and "top_logprobs":
@@ -355,15 +367,6 @@ JournalContent new_journal(const OutputJob& job) {
       .records = {}};
 }
 
-void leave_some_for_all(JournalContent& content, const OutputJob& job) {
-  int64_t left = job.samples();
-  for (const JournalRecord& record : content.records) left -= record.count;
-  while (left > 0 && left < job.replicas && !content.records.empty()) {
-    left += content.records.back().count;
-    content.records.pop_back();
-  }
-}
-
 void commit_in_order(PartialFile& partial, const std::function<void()>& pulse) {
   if (partial.is_ordered()) return partial.commit();
   AtomicFile ordered(pending_output(partial.output()));
@@ -410,7 +413,6 @@ std::unique_ptr<OutputFile> resume_output(const std::filesystem::path& path, con
   }
   auto output = std::make_unique<RowsOutput>(path, job, std::move(begun.file));
   output->keep_intact(begun.content);
-  leave_some_for_all(begun.content, job);
   output->start_journal(begun.content);
   return output;
 }
@@ -418,9 +420,11 @@ std::unique_ptr<OutputFile> resume_output(const std::filesystem::path& path, con
 std::unique_ptr<OutputFile> join_output(const std::filesystem::path& path, const std::string& shared,
                                         const OutputJob& job) {
   const Json made = parse_json(shared, "output of another replica");
-  auto output = std::make_unique<RowsOutput>(
-      path, job, join_partial(path, PartialTag::from_hex(made.at("tag").get<std::string>(), made.at("tag_offset"))),
-      RowOffsets{.first = made.at("first"), .second = made.at("second")});
+  const RowOffsets places{.first = made.at("first"), .second = made.at("second")};
+  FileDescriptor file = join_partial(path);
+  const std::string cache = file.get() < 0 ? "" : page_cache_of(file, path);
+  if (cache.empty() || cache != made.at("cache").get<std::string>()) return std::make_unique<RemoteRows>(job, places);
+  auto output = std::make_unique<RowsOutput>(path, job, std::move(file), places);
   JournalContent content = new_journal(job);
   content.id = made.at("id");
   output->start_journal(content);

@@ -36,6 +36,17 @@ struct EmbeddingLines {
   const SampleErrors* errors = nullptr;
 };
 
+// What a rank that cannot write the output itself sends to the rank that writes it.
+struct RemotePart {
+  uint64_t offset = 0;  // of the bytes, if they are rows; lines are appended
+  std::string bytes = {};
+  int64_t first = 0, count = 0;  // samples that are finished with these bytes; count 0: none is
+  HashSum results = {};          // of these samples
+};
+void for_each_field(MaybeConst<RemotePart> auto& part, const auto& each) {  // see base/words.h
+  each(part.offset, part.bytes, part.first, part.count, part.results);
+}
+
 struct OutputJob {
   ResultKind kind;
   int64_t vocab = 0, hidden = 0;                // of the model
@@ -49,7 +60,8 @@ struct OutputJob {
   ThreadPool* threads = nullptr;  // reread large results in parallel
   std::string identity = {};      // JSON: only a run with an equal identity may resume the file; empty: none may
   int64_t replica = 0, replicas = 1;
-  std::function<void()> pulse = [] {};  // called while written data is reread, which may take long
+  std::function<void(const RemotePart&)> send = {};  // to the rank that writes the output, from other last stages
+  std::function<void()> pulse = [] {};               // called while written data is reread, which may take long
 
   int64_t samples() const { return size.samples; }
   int64_t rows() const { return kind.positions == Positions::kAll ? size.tokens : size.samples; }
@@ -66,19 +78,12 @@ class JobOutput {
 
 class OutputFile : public JobOutput, public ResultConsumer, public FinishedSamples {
  public:
-  // The consumer of single rows, if this output accepts rows instead of consume(); else nullptr. Called once all
-  // writers of the file are known.
+  // The consumer of single rows, if this output accepts rows instead of consume(); else nullptr.
   virtual RowConsumer* by_rows() { return nullptr; }
-  // If replicas write one file, the first replica creates it and the others join it, each by its own rank:
+  // With replicas, the first one creates the file and the others join it.
   virtual std::string shared() const { return {}; }  // the argument of join_output()
-  // Whether the rank that created the file sees this rank's writes at once.
-  virtual bool has_page_cache_of(const std::string&) const { return true; }
-  // Before the first rows. Writer w begins at row first_rows[w]; one_page_cache: whether all writers share it.
-  virtual void write_with_others(const std::vector<int64_t>&, bool) {}
-  // After the last rows, before commit() and keep(): pop_seams() returns the bytes for blocks of other writers, and
-  // write_seams() gets the seams of all writers.
-  virtual std::string pop_seams() { return {}; }
-  virtual void write_seams(std::string_view) {}
+  // Writes what join_output()'s file has sent. On another thread than consume().
+  virtual void receive(const RemotePart&) {}
   // Reads the rows of samples that an earlier run has finished and emits them. Not for logits in .jsonl.
   virtual void replay(int64_t first, int64_t count, ResultConsumer& consumer) const = 0;
 };
@@ -93,8 +98,6 @@ std::unique_ptr<OutputFile> create_output(const std::filesystem::path& path, con
 std::unique_ptr<OutputFile> resume_output(const std::filesystem::path& path, const OutputJob& job, Unfinished& begun);
 // An empty journal of `job`.
 JournalContent new_journal(const OutputJob& job);
-// If fewer samples are left than there are replicas, marks some as unfinished, so that each replica has one.
-void leave_some_for_all(JournalContent& content, const OutputJob& job);
 // Turns appended parts into the final file, in the order of the samples.
 void commit_in_order(PartialFile& partial, const std::function<void()>& pulse);
 // The path in which the final file, or a source to copy from, is assembled. Only while NAME.partial is locked.
@@ -106,8 +109,9 @@ void write_ids(h5::File& file, const OutputJob& job);
 void write_facts(h5::File& file, const OutputFacts& facts);
 // Error(kData) naming the first sample whose name contains a NUL, which strings in .h5 cannot have.
 void expect_ids_for_h5(const SampleNames& names);
-// Writes rows into a .bin or .h5 that another rank creates, on a shared file system. Error(kCantCreate) if this host
-// has a different file under that name. Its commit() only syncs the rows, and must be called before the creator's.
+// The output on the last stages of other replicas than the first. Where they see the first one's file in the same page
+// cache, they write rows into it; its commit() only syncs the rows, and must be called before the creator's. Two page
+// caches of one file would overwrite each other's bytes, so all others use job.send.
 std::unique_ptr<OutputFile> join_output(const std::filesystem::path& path, const std::string& shared,
                                         const OutputJob& job);
 

@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <fstream>
 #include <memory>
-#include <random>
 
 #include "base/error.h"
 
@@ -140,31 +139,18 @@ FileDescriptor begin_partial(const std::filesystem::path& output) {
   return file;
 }
 
-PartialTag PartialTag::make(uint64_t offset) {
-  std::random_device random;
-  const auto word = [&] { return uint64_t{random()} << 32 | random(); };
-  return {.offset = offset, .words = {word(), word()}};
+FileDescriptor join_partial(const std::filesystem::path& output) {
+  return FileDescriptor(::open(partial_path(output).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
 }
 
-PartialTag PartialTag::from_hex(const std::string& text, uint64_t offset) {
-  return {.offset = offset, .words = HashSum::from_hex(text).words()};
-}
-
-std::string PartialTag::hex() const { return HashSum::from_words(words).hex(); }
-
-FileDescriptor join_partial(const std::filesystem::path& output, const PartialTag& tag) {
-  const std::filesystem::path path = partial_path(output);
-  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (file.get() < 0) throw_failed_call(ExitCode::kCantCreate, "open", path, errno);
-  expect_regular(file, path);
-  std::array<uint64_t, 2> found{};
-  const size_t got = read_up_to(file, tag.offset, std::as_writable_bytes(std::span(found)), path);
-  if (got < sizeof found || found != tag.words)
-    throw Error(ExitCode::kCantCreate,
-                fmt::format("{}: is not the file that the first replica is writing: expected --output in a folder that "
-                            "the hosts of all replicas share",
-                            path.string()));
-  return file;
+// Each kernel caches the pages of a file once for each mount, so the text names kernel, device and inode.
+std::string page_cache_of(const FileDescriptor& file, const std::filesystem::path& path) {
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) throw_failed_call(ExitCode::kIo, "fstat", path, errno);
+  std::ifstream boot("/proc/sys/kernel/random/boot_id");
+  std::string kernel;
+  if (!(boot >> kernel)) return {};
+  return fmt::format("{} {} {}", kernel, status.st_dev, status.st_ino);
 }
 
 PartialFile::PartialFile(std::filesystem::path output, FileDescriptor file, int64_t replica, bool joins_parts)
@@ -200,10 +186,12 @@ void PartialFile::start_journal(const JournalContent& content) {
 }
 
 void PartialFile::finished(int64_t first, int64_t count, const HashSum& results) {
+  const std::lock_guard lock(adding_);
   note({.first = first, .count = count, .results = results});
 }
 
 void PartialFile::append(int64_t first, int64_t count, std::span<const std::byte> bytes, const HashSum& results) {
+  const std::lock_guard lock(adding_);
   write_fully(file_, end_, bytes, path_);
   const JournalRecord record{.first = first,
                              .count = count,
@@ -238,24 +226,6 @@ void PartialFile::read(uint64_t offset, std::span<std::byte> into) const {
 void PartialFile::write(uint64_t offset, std::span<const std::byte> bytes) { write_fully(file_, offset, bytes, path_); }
 
 void PartialFile::set_size(uint64_t bytes) { resize(file_, bytes, path_); }
-
-void PartialFile::write_tag() {
-  tag_ = PartialTag::make(size_of(file_, path_));
-  write(tag_.offset, std::as_bytes(std::span(tag_.words)));
-  sync_file(file_, path_);
-}
-
-// Each kernel caches the pages of a file once for each mount, so the text names kernel, device and inode.
-std::string PartialFile::page_cache() const {
-  struct stat status {};
-  if (::fstat(file_.get(), &status) != 0) throw_failed_call(ExitCode::kIo, "fstat", path_, errno);
-  constexpr uint64_t kMaxIdBytes = 64;
-  std::ifstream boot("/proc/sys/kernel/random/boot_id");
-  std::string kernel(kMaxIdBytes, '\0');
-  boot.read(kernel.data(), static_cast<std::streamsize>(kernel.size()));
-  kernel.resize(static_cast<size_t>(boot.gcount()));
-  return fmt::format("{} {} {}", kernel.substr(0, kernel.find('\n')), status.st_dev, status.st_ino);
-}
 
 bool PartialFile::holds(const JournalRecord& record, const std::function<void()>& pulse) const {
   const uint64_t size = size_of(file_, path_);
@@ -345,7 +315,6 @@ void PartialFile::sync() {
 // have begun journals of its own: only those with this run's id go.
 void PartialFile::commit() {
   syncing_.finish();
-  if (tag_.offset > 0) set_size(tag_.offset);
   sync_file(file_, path_);
   expect_ours();
   rename_durably(path_, output_);

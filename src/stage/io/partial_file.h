@@ -2,9 +2,9 @@
 // the process ends, every part in the journal can be read back.
 #pragma once
 
-#include <array>
 #include <deque>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <span>
 
@@ -28,19 +28,12 @@ void expect_names_are_ours(const std::filesystem::path& output);
 // begun it, or if the file belongs to somebody else.
 FileDescriptor begin_partial(const std::filesystem::path& output);
 
-// Random bytes after the end of NAME.partial, by which another replica recognises the file that the first replica
-// created. On another host the same path may be a different folder.
-struct PartialTag {
-  static PartialTag make(uint64_t offset);
-  static PartialTag from_hex(const std::string& text, uint64_t offset);
-  std::string hex() const;
-
-  uint64_t offset = 0;
-  std::array<uint64_t, 2> words{};
-};
-// Opens the file that the first replica has created and locked, for another replica's share. Error(kCantCreate) if the
-// file does not end with the tag.
-FileDescriptor join_partial(const std::filesystem::path& output, const PartialTag& tag);
+// Opens the file that the first replica has created and locked, for a replica on the same host; an empty descriptor if
+// it cannot be opened there.
+FileDescriptor join_partial(const std::filesystem::path& output);
+// Identifies the page cache of an open file. If two ranks find the same, they have the same file, and each sees the
+// other's writes at once. Empty if the kernel does not tell who it is.
+std::string page_cache_of(const FileDescriptor& file, const std::filesystem::path& path);
 
 // The part of a journal record that is kept in memory. There may be one for each sample.
 struct FilePart {
@@ -66,7 +59,8 @@ class PartialFile {
   const std::filesystem::path& path() const { return path_; }
   const FileDescriptor& file() const { return file_; }
 
-  // Records that the samples are in the file, at places that follow from their numbers.
+  // Records that the samples are in the file, at places that follow from their numbers. Several threads may call this
+  // and append().
   void finished(int64_t first, int64_t count, const HashSum& results);
   // Appends the samples' bytes to the file, and records them.
   void append(int64_t first, int64_t count, std::span<const std::byte> bytes, const HashSum& results);
@@ -75,10 +69,6 @@ class PartialFile {
   void read_pieces(uint64_t offset, uint64_t bytes, const std::function<void(std::span<const std::byte>)>& take) const;
   void write(uint64_t offset, std::span<const std::byte> bytes);
   void set_size(uint64_t bytes);
-  void write_tag();  // writes the tag after the end, durably; commit() removes it
-  const PartialTag& tag() const { return tag_; }
-  // An identifier of the page cache. If it is equal on two ranks, each sees the other's writes to the file at once.
-  std::string page_cache() const;
   // For appended parts: drops records of `content` whose bytes are not in the file or do not match their hash.
   void keep_intact(JournalContent& content, const std::function<void()>& pulse) const;
   void drop_unfinished();  // cuts off what was appended after the last finished part
@@ -106,7 +96,7 @@ class PartialFile {
   int64_t replica_ = 0;
   bool joins_ = false;
   FileDescriptor file_;
-  PartialTag tag_;              // offset 0: no tag
+  std::mutex adding_;           // guards what append() and finished() change
   uint64_t end_ = 0;            // the end of the appended bytes
   uint64_t id_ = 0;             // of the journal
   std::deque<FilePart> parts_;  // all finished parts, including earlier runs'

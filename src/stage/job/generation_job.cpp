@@ -19,8 +19,16 @@ constexpr int64_t kCudaSequencesInStep = 1024, kCpuSequencesInStep = 512;
 constexpr int64_t kCudaPromptTokens = 2048, kCudaPromptTokensAlone = 8192, kCpuPromptTokens = 128;
 constexpr double kCacheShare = 0.9;  // share of the free memory for caches, because libraries allocate, too
 constexpr double kUnlimited = 1e9;   // a number of pages that no job needs
-// A replica or rank 0 is lost after a silence of this many timeouts. A rank that writes an output may wait for a disk.
-constexpr double kSilentTimeouts = 2;
+
+// Sends completions to the rank that writes them.
+class RemoteCompletions : public CompletionConsumer {
+ public:
+  explicit RemoteCompletions(OutputRelay* relay) : relay_(relay) {}
+  void consume(const Completion& completion) override { relay_->add(completion); }
+
+ private:
+  OutputRelay* relay_;
+};
 
 }  // namespace
 
@@ -196,22 +204,23 @@ void GenerationJob::open(const JobPlan& plan) {
   generator_.emplace(job_.session->links(), plan_, job_.compute, !job_.options.trace.empty());
   if (job_.options.replicas > 1)
     links_.emplace(job_.world, job_.pipeline.size(), job_.options.timeout_seconds,
-                   is_live(job_.options.command) ? kSilentTimeouts : kSilentTimeouts * kDiskFactor);
+                   is_live(job_.options.command) ? kSilentTimeouts : kSilentTimeoutsOfWriters);
   if (!job_.options.output.empty() && job_.makes_output() && !output_)
     output_ = job_.own(create_completion_file(job_.options.output, job_.output_job()));
   if (job_.options.output.empty() || job_.options.replicas == 1) return;
   const MpiGroup last_stages(job_.world, job_.is_last() ? 1 : 0);
-  if (job_.is_last()) relay_.emplace(last_stages);
+  if (job_.is_last()) relay_.emplace(last_stages, job_.pipeline.size() - 1);
 }
 
 RunEnd GenerationJob::run() {
   hash_ = {};
   std::vector<CompletionConsumer*> consumers{&hash_};
+  RemoteCompletions remote(relay_ ? &*relay_ : nullptr);
   if (output_) {
     if (job_.options.benchmark) output_->start_over();
     consumers.push_back(output_);
   } else if (relay_) {
-    consumers.push_back(&*relay_);
+    consumers.push_back(&remote);
   }
   Progress progress("generate", static_cast<uint64_t>(prompts_.new_tokens), Progress::Unit::kTokens,
                     job_.makes_output() && !is_live(job_.options.command) ? job_.options.progress : ProgressMode::kOff);
@@ -224,13 +233,14 @@ RunEnd GenerationJob::run() {
   const auto stop = [&requests, asked = traffic_->stop_when()] {
     return asked() || (requests && requests->is_asked_to_stop());
   };
+  const auto receive = [this](WordReader& part) { output_->consume(part.read<Completion>()); };
   const auto after_step = [&](int64_t tokens) {
     progress.add(static_cast<uint64_t>(tokens));
-    if (relay_) relay_->pass(output_);
+    if (relay_) relay_->pass(receive);
   };
   generator_->run(requests.get(), consumers, after_step, stop, token_text(), job_.text.constraints());
   if (requests && !generator_->finished()) requests->stop_others();
-  if (relay_) relay_->end(output_);
+  if (relay_) relay_->end(receive);
   hash_.add(job_.kept.results);
   return {.finished = generator_->finished(), .finished_samples = hash_.count()};
 }

@@ -5,8 +5,8 @@
 #include "stage/generation/generator.h"
 #include "stage/io/completions.h"
 #include "stage/io/sample_requests.h"
-#include "stage/job/completion_relay.h"
 #include "stage/job/job.h"
+#include "stage/job/output_relay.h"
 #include "stage/job/traffic.h"
 #include "stage/pipeline/replica_link.h"
 
@@ -41,10 +41,10 @@ class GenerationJob : public Workload {
   GenerationPlan plan_;
   PromptSizes prompts_;
   std::optional<Generator> generator_;
-  std::optional<ReplicaLinks> links_;     // with several replicas
-  CompletionFile* output_ = nullptr;      // the frame owns it
-  std::optional<CompletionRelay> relay_;  // last stages, if several replicas have completions for the output
-  CompletionHash hash_;                   // the completions of this rank's pipeline in the last run
+  std::optional<ReplicaLinks> links_;  // with several replicas
+  CompletionFile* output_ = nullptr;   // the frame owns it
+  std::optional<OutputRelay> relay_;   // last stages, if several replicas have completions for the output
+  CompletionHash hash_;                // the completions of this rank's pipeline in the last run
 };
 
 }  // namespace lfm2

@@ -196,7 +196,6 @@ ExitCode run_job(JobFrame& job, Workload& workload) {
   job.shards->choose_cache_dtype(job.options.cache_dtype, job.compute);
   leave_out_finished(job, workload);
   if (job.samples->left().samples == 0) return finish_without_run(job, workload);
-  job.samples->share();
   const JobPlan plan = workload.plan();
   check_memory(job, plan);
   if (!job.world.all_ranks(!stop_requested(), job.load_timeout())) return finish_stopped(job, workload, 0);

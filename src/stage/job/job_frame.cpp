@@ -208,7 +208,6 @@ void share_samples(JobFrame& job, Samples all) {
   const bool names = named && job.options.output.extension() != ".bin";
   job.samples.emplace(job.world, std::move(all),
                       JobSamples::Distribution{.stages = job.pipeline.size(),
-                                               .stay = job.text.continues(),
                                                .listing_ranks = std::move(listing),
                                                .naming_rank = names ? job.pipeline.size() - 1 : -1,
                                                .may_leave_out = job.options.resume,

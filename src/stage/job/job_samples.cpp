@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "stage/scoring/plan.h"
-
 namespace lfm2 {
 
 namespace {
@@ -41,10 +39,10 @@ JobSamples::JobSamples(const MpiWorld& world, Samples all, Distribution distribu
   left_ = size_ =
       world_.broadcast_value(samples_.offsets.job_size(), 0, distribution_.timeout_seconds, "size of the job");
   for (const int rank : distribution_.listing_ranks)
-    if (rank != 0) pass_offsets(rank, {0, size_.samples}, offsets_left(), listed_);
+    if (rank != 0) pass_offsets(rank, offsets_left(), listed_);
   scored_bytes_ = std::exchange(samples_.scored_bytes, {});
   if (const int writer = distribution_.stages - 1; distribution_.scores && writer > 0)
-    pass_offsets(writer, {0, scored_bytes_.samples()}, scored_bytes_, scored_bytes_);
+    pass_offsets(writer, scored_bytes_, scored_bytes_);
   pass_names();
   pass_errors();
   pass_embeddings();
@@ -56,10 +54,10 @@ bool JobSamples::lists(int rank) const {
   return rank == 0 || std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
-// Sends the part `range` of rank 0's list `from` to rank `to`. Collective.
-void JobSamples::pass_offsets(int to, SampleRange range, const SampleOffsets& from, SampleOffsets& into) {
+// Sends rank 0's list `from` to rank `to`. Collective.
+void JobSamples::pass_offsets(int to, const SampleOffsets& from, SampleOffsets& into) {
   std::string bytes;
-  if (world_.rank() == 0) bytes = (range.count == from.samples() ? from : from.part(range)).to_bytes();
+  if (world_.rank() == 0) bytes = from.to_bytes();
   bytes = world_.pass(std::move(bytes), 0, to, distribution_.timeout_seconds, "lengths of the samples");
   if (world_.rank() == to) into = SampleOffsets::from_bytes(bytes);
 }
@@ -109,64 +107,35 @@ void JobSamples::pass_embeddings() {
   if (!distribution_.embeddings || writer < 0) return;
   embeddings_ = {.tokens = samples_.offsets, .in_base64 = samples_.in_base64, .errors = &errors_};
   if (writer == 0) return;
-  const SampleRange all{0, size_.samples};
-  pass_offsets(writer, all, embeddings_.tokens, embeddings_.tokens);
-  pass_offsets(writer, all, embeddings_.in_base64, embeddings_.in_base64);
+  pass_offsets(writer, embeddings_.tokens, embeddings_.tokens);
+  pass_offsets(writer, embeddings_.in_base64, embeddings_.in_base64);
 }
 
 void JobSamples::leave_out(const FinishedRanges& finished) {
   if (finished.empty()) return;
-  for (const auto& [first, count] : finished) left_.samples -= count;
   numbers_ = all_but(finished, size_.samples);
-  if (!lists(world_.rank())) return;
-  if (world_.rank() != 0) {
-    listed_ = offsets_of(*whole_offsets_, numbers_, left_.samples);
-    return;
-  }
-  SampleOffsets left = offsets_of(samples_.offsets, numbers_, left_.samples);
-  keep_ids(samples_.ids, samples_.offsets, numbers_, left);
-  samples_.offsets = std::move(left);
-  if (distribution_.scores) samples_.scored = offsets_of(*whole_offsets_, numbers_, left_.samples);
-  if (!distribution_.embeddings) return;
-  samples_.inputs = offsets_of(*whole_offsets_, numbers_, left_.samples);
-  SampleNumbers inputs;
-  for (int64_t sample = 0; sample < left_.samples; ++sample)
-    inputs.add((*whole_offsets_)[numbers_[sample]], samples_.inputs.length(sample));
-  samples_.input_tokens = offsets_of(samples_.input_tokens, inputs, samples_.inputs.back());
+  int64_t count = size_.samples;
+  for (const auto& [first, samples] : finished) count -= samples;
+  if (world_.rank() == 0)
+    keep(count);
+  else if (lists(world_.rank()))
+    listed_ = offsets_of(*whole_offsets_, numbers_, count);
+  left_ = world_.broadcast_value(samples_.offsets.job_size(), 0, distribution_.timeout_seconds, "samples left");
 }
 
-void JobSamples::share() {
-  const double timeout = distribution_.timeout_seconds;
-  left_ = world_.broadcast_value(samples_.offsets.job_size(), 0, timeout, "samples left");
-  const int pipelines = world_.size() / distribution_.stages;
-  shares_.resize(static_cast<size_t>(pipelines));
-  if (distribution_.stay) {
-    shares_.front() = {.samples = {0, left_.samples}, .tokens = left_.tokens};
-    samples_.numbers = numbers_.part(shares_.front().samples);
-    return;
-  }
-  if (world_.rank() == 0)
-    for (int pipeline = 0; pipeline < pipelines; ++pipeline) {
-      const SampleRange samples = replica_samples(samples_.offsets, pipelines, pipeline);
-      const int64_t begin = samples_.offsets[samples.first], end = samples_.offsets[samples.first + samples.count];
-      shares_[static_cast<size_t>(pipeline)] = {
-          .samples = samples,
-          .first_token = begin,
-          .tokens = end - begin,
-          .first_scored = distribution_.scores ? samples_.scored[samples.first] : 0};
-    }
-  shares_ = world_.broadcast_value(shares_, 0, timeout, "shares of the pipelines");
-  if (world_.rank() % distribution_.stages == 0) samples_.numbers = numbers_.part(own_share().samples);
-  for (int pipeline = 1; pipeline < pipelines; ++pipeline) {
-    const int first = pipeline * distribution_.stages;
-    if (world_.rank() != 0 && world_.rank() != first) continue;
-    const Share& part = share_of(pipeline);
-    pass_offsets(first, part.samples, samples_.offsets, samples_.offsets);
-    if (distribution_.scores) pass_offsets(first, part.samples, samples_.scored, samples_.scored);
-    if (world_.rank() == first) samples_.ids.resize(static_cast<size_t>(part.tokens));
-    int32_t* ids = samples_.ids.data() + (world_.rank() == first ? 0 : part.first_token);
-    world_.pass(ids, static_cast<size_t>(part.tokens) * sizeof(int32_t), 0, first, timeout, "samples");
-  }
+// Rank 0: keeps only the `count` remaining samples.
+void JobSamples::keep(int64_t count) {
+  samples_.numbers = numbers_;
+  SampleOffsets left = offsets_of(samples_.offsets, numbers_, count);
+  keep_ids(samples_.ids, samples_.offsets, numbers_, left);
+  samples_.offsets = std::move(left);
+  if (distribution_.scores) samples_.scored = offsets_of(*whole_offsets_, numbers_, count);
+  if (!distribution_.embeddings) return;
+  samples_.inputs = offsets_of(*whole_offsets_, numbers_, count);
+  SampleNumbers inputs;
+  for (int64_t sample = 0; sample < count; ++sample)
+    inputs.add((*whole_offsets_)[numbers_[sample]], samples_.inputs.length(sample));
+  samples_.input_tokens = offsets_of(samples_.input_tokens, inputs, samples_.inputs.back());
 }
 
 }  // namespace lfm2

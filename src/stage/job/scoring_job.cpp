@@ -61,25 +61,20 @@ JobPlan ScoringJob::plan() {
 }
 
 void ScoringJob::choose_plan(int64_t target_tokens) {
-  if (job_.is_first()) {
-    const Samples& own = job_.samples->own_samples();
-    const SampleRange range = job_.samples->own_range();
-    if (job_.options.stride > 0 && !windows_ && any_longer(own.offsets, range, job_.config().max_positions))
-      windows_ = cut_windows(own, range, job_.config().max_positions, job_.options.stride);
+  if (job_.world.rank() == 0) {
+    const Samples& all = job_.samples->all();
+    if (job_.options.stride > 0 && !windows_ && any_longer(all.offsets, job_.config().max_positions))
+      windows_ = cut_windows(all, job_.config().max_positions, job_.options.stride);
     const MicroBatches::Size size = micro_batch_size(target_tokens);
     if (job_.options.results.embeddings)
-      micro_batches_.emplace(own.input_tokens, own.ids, SampleRange{0, own.input_tokens.samples()}, size);
+      micro_batches_.emplace(all.input_tokens, all.ids, size);
     else if (windows_)
-      micro_batches_.emplace(windows_->offsets, windows_->ids, SampleRange{0, windows_->offsets.samples()}, size,
-                             &windows_->scored);
+      micro_batches_.emplace(windows_->offsets, windows_->ids, size, &windows_->scored);
     else
-      micro_batches_.emplace(own.offsets, own.ids, range, size, job_.options.results.score ? &own.scored : nullptr);
+      micro_batches_.emplace(all.offsets, all.ids, size, job_.options.results.score ? &all.scored : nullptr);
     plan_ = micro_batches_->plan();
-    plan_.first_sample = job_.samples->own_share().samples.first;
-    plan_.first_token = job_.samples->own_share().first_token;
-    plan_.first_scored = job_.samples->own_share().first_scored;
   }
-  plan_ = job_.pipeline.broadcast_value(plan_, 0, job_.load_timeout(), "plan");
+  plan_ = job_.world.broadcast_value(plan_, 0, job_.load_timeout(), "plan");
 }
 
 // Parts bring nothing if one rank has all layers. The last part of a sample must contain its tail.
@@ -91,7 +86,8 @@ MicroBatches::Size ScoringJob::micro_batch_size(int64_t tokens) const {
           .part = job_.machine.cuda ? 0 : kMaxCpuPart,
           .growth = job_.machine.cuda
                         ? estimate_part_growth(job_.config(), job_.compute, job_.options.results.of_last_positions())
-                        : 0};
+                        : 0,
+          .replicas = job_.options.replicas};
 }
 
 PipelineJob ScoringJob::pipeline_job(int64_t tokens, int64_t max_target) const {
@@ -202,7 +198,7 @@ double ScoringJob::tail_share(LayerRange layers) const {
 }
 
 void ScoringJob::measure_and_replan(const std::vector<LayerRange>& cut) {
-  std::pair mine{largest_target(cut), std::vector<StageTime>()};  // the most tokens of a micro-batch, and of each piece
+  std::vector<StageTime> mine;  // of each piece
   in_turns(job_.world, job_.machine.devices, job_.load_timeout(), [&] {
     for (const Stage& piece : job_.session->pieces()) {
       StageTime time = measure_stage_time(*job_.machine.backend, piece, job_.compute, timed_samples());
@@ -212,27 +208,28 @@ void ScoringJob::measure_and_replan(const std::vector<LayerRange>& cut) {
       }
       job_.say(fmt::format("a micro-batch of n tokens takes {:.3f} + n {:.6f} ms in layers {}", time.fixed * 1e3,
                            time.per_token * 1e3, layers_text({piece.layers()})));
-      mine.second.push_back(time);
+      mine.push_back(time);
     }
   });
-  PipelineJob job = pipeline_job(plan_.tokens, mine.first);
+  const double largest = job_.world.smallest(static_cast<double>(largest_target(cut)), job_.load_timeout());
+  PipelineJob job = pipeline_job(plan_.tokens / job_.options.replicas, static_cast<int64_t>(largest));
   PipelineCosts costs{.shape = job_.shape(cut),
                       .virtual_stages = std::vector<StageTime>(cut.size()),
                       .transfer = transfer_cost(),
                       .devices = job.devices};
   int64_t stage = 0;
-  for (const auto& [largest, pieces] : job_.pipeline.gather_values(mine, 0, job_.options.timeout_seconds, "speeds")) {
+  for (const auto& pieces : job_.pipeline.gather_values(mine, 0, job_.options.timeout_seconds, "speeds")) {
     int64_t at = stage++;
-    job.size.tokens = std::min(job.size.tokens, largest);
     for (const StageTime& piece : pieces) {
       costs.virtual_stages[static_cast<size_t>(at)] = piece;
       at += costs.shape.stages;
     }
   }
-  if (costs.shape.virtual_stages() == 1 && job_.options.results.of_last_positions())
+  // With replicas it is not known in advance which micro-batch is the last one of a rank.
+  if (costs.shape.virtual_stages() == 1 && job_.options.results.of_last_positions() && job_.options.replicas == 1)
     costs.layer_shares = estimate_layer_shares(job_.config(), job_.compute, job.length);
   PipelineChoice choice;
-  if (job_.is_first()) choice = choose(costs, job);
+  if (job_.world.rank() == 0) choice = choose(costs, job);
   choose_plan(choice.target_tokens);
   plan_.late = choice.late;
 }
@@ -246,6 +243,8 @@ void ScoringJob::open(const JobPlan& plan) {
                            : fmt::format(", {} samples of the last one after the others from layer {} on",
                                          plan_.late.samples, plan_.late.layer)));
   const StageLinks links = job_.session->links(Schedule::max_buffers(job_.shape(plan.cut), plan_.micro_batches));
+  if (job_.options.replicas > 1)
+    links_.emplace(job_.world, job_.pipeline.size(), job_.options.timeout_seconds, kSilentTimeoutsOfWriters);
   scorer_.emplace(links, plan_, job_.compute, job_.options.results, !job_.options.trace.empty());
   open_reference();
   open_output();
@@ -261,39 +260,39 @@ void ScoringJob::open_reference() {
       job_.config().vocab, job_.options.tolerance);
 }
 
-// Opens the output. The first replica creates the file, and the others join it and write their rows into it.
-// Collective.
+// Opens the output. The first replica creates the file, and the others join it. Collective.
 void ScoringJob::open_output() {
   if (job_.options.output.empty()) return;
   if (job_.makes_output() && !output_) output_ = job_.own(create_output(job_.options.output, job_.output_job()));
   if (job_.options.replicas == 1) return;
-  const std::string shared =
-      job_.world.broadcast(job_.makes_output() ? output_->shared() : "", job_.pipeline.size() - 1,
-                           job_.options.timeout_seconds, "output file");
-  if (job_.is_last() && !job_.makes_output())
-    output_ = job_.own(join_output(job_.options.output, shared, job_.output_job()));
-  const bool one_page_cache = job_.world.all_ranks(!output_ || output_->has_page_cache_of(shared));
-  if (output_) output_->write_with_others(first_rows_of_replicas(), one_page_cache);
+  const int writer = job_.pipeline.size() - 1;
+  const MpiGroup last_stages(job_.world, job_.is_last() ? 1 : 0);
+  if (job_.is_last()) relay_.emplace(last_stages, writer);
+  const std::string shared = job_.world.broadcast(job_.makes_output() ? output_->shared() : "", writer,
+                                                  job_.options.timeout_seconds, "output file");
+  if (!job_.is_last() || job_.makes_output()) return;
+  OutputJob part = job_.output_job();
+  part.send = [this](const RemotePart& one) { relay_->add(one); };
+  output_ = job_.own(join_output(job_.options.output, shared, part));
 }
 
-std::vector<int64_t> ScoringJob::first_rows_of_replicas() const {
-  std::vector<int64_t> rows;
-  for (int64_t replica = 0; replica < job_.options.replicas; ++replica) {
-    const int64_t sample = job_.samples->numbers()[job_.samples->share_of(replica).samples.first];
-    rows.push_back(job_.options.results.positions == Positions::kAll ? job_.samples->offsets()[sample] : sample);
-  }
-  return rows;
+std::unique_ptr<BatchSource> ScoringJob::make_source(const std::function<void(int64_t)>& on_passed_on) {
+  if (!job_.is_first()) return nullptr;
+  if (job_.replica() > 0) return std::make_unique<RemoteBatches>(*links_);
+  if (!links_) return std::make_unique<FrontBatches>(*micro_batches_);
+  return std::make_unique<FrontBatches>(
+      *micro_batches_,
+      FrontBatches::Sharing{*links_, [this](const MicroBatch& one) { return ends_samples(one); }, on_passed_on});
 }
 
-// Passes seams between the ranks that wrote one file, if they are on several hosts. Collective.
-void ScoringJob::end_runs() {
-  if (job_.options.replicas == 1 || job_.options.output.empty()) return;
-  std::string all;
-  for (const std::string& seams :
-       job_.world.gather(output_ ? output_->pop_seams() : "", 0, job_.load_timeout(), "seams of the output"))
-    all += seams;
-  all = job_.world.broadcast(all, 0, job_.load_timeout(), "seams of the output");
-  if (output_) output_->write_seams(all);
+// Whether a sample of the job ends with the micro-batch. It may consist of several windows or of several inputs of a
+// line of /v1/embeddings.
+bool ScoringJob::ends_samples(const MicroBatch& one) const {
+  const ResultKind& results = job_.options.results;
+  if (!one.ends_samples() || (!results.score && !results.embeddings)) return one.ends_samples();
+  const SampleOffsets& rows = job_.samples->offsets_left();
+  const int64_t end = results.score ? one.first_scored + one.scored : one.first_sample + one.samples;
+  return rows[rows.sample_of(end - 1) + 1] == end;
 }
 
 void ScoringJob::replay_kept(ResultConsumer& consumer) const {
@@ -336,13 +335,26 @@ RunEnd ScoringJob::run() {
   RenumberedRows renumbered(job_.options.results.positions, job_.samples->offsets_left(), job_.samples->numbers(),
                             job_.samples->offsets(), consumers);
   if (!job_.samples->numbers().all_are_left()) consumers = {&renumbered};
-  // Only the last stage of the first replica shows a progress bar: it knows what is finished.
+  // The last stage shows the progress, as it knows what is finished. With replicas rank 0 does, which hears of all.
+  const bool shows = job_.options.replicas > 1 ? job_.world.rank() == 0 : job_.is_last();
   Progress progress("run", static_cast<uint64_t>(plan_.samples), Progress::Unit::kSamples,
-                    job_.makes_output() ? job_.options.progress : ProgressMode::kOff);
+                    shows ? job_.options.progress : ProgressMode::kOff);
+  const std::unique_ptr<BatchSource> source =
+      make_source([&](int64_t samples) { progress.add(static_cast<uint64_t>(samples)); });
+  const auto receive = [this](WordReader& part) { output_->receive(part.read<RemotePart>()); };
+  const auto poll = [&] {
+    if (source) source->poll();
+    if (relay_) relay_->pass(receive);
+  };
+  const auto on_micro_batch = [&](const MicroBatch& done) {
+    progress.add(static_cast<uint64_t>(done.samples));
+    if (source) source->passed_on(done.samples);
+    if (relay_) relay_->wait_for_room(poll);
+  };
   try {
-    scorer_->run(
-        micro_batches_ ? &*micro_batches_ : nullptr, consumers,
-        [&](const MicroBatch& done) { progress.add(static_cast<uint64_t>(done.samples)); }, stop_requested);
+    scorer_->run(source.get(), consumers, on_micro_batch, stop_requested, poll);
+    if (source) source->end(!scorer_->finished(), job_.world.watchdog(), poll);
+    if (relay_) relay_->end(receive);
   } catch (...) {
     scorer_->stop_results();  // its thread calls consumers that are destroyed here
     throw;
@@ -372,7 +384,7 @@ Figures ScoringJob::figures() const {
     if (job_.options.results.positions != Positions::kNone) stage.results_xxh3 = hash_->hex();
   }
   JobReport& job = figures.job;
-  job.micro_batches = plan_.micro_batches;
+  job.micro_batches = scorer_->micro_batches();
   job.largest_micro_batch = plan_.max_samples;
   job.devices = job_.machine.devices.of_ranks(0, job_.pipeline.size());
   job.scored_words = job_.samples->all().scored_words;

@@ -6,6 +6,7 @@
 #include "stage/io/scores.h"
 #include "stage/io/validation.h"
 #include "stage/job/job.h"
+#include "stage/job/output_relay.h"
 #include "stage/scoring/planning/choose.h"
 #include "stage/scoring/scorer.h"
 #include "stage/scoring/windows.h"
@@ -21,17 +22,16 @@ class ScoringJob : public Workload {
   JobPlan plan() override;
   void open(const JobPlan& plan) override;
   RunEnd run() override;
-  void end_runs() override;
   Figures figures() const override;
   NotFinite not_finite() const override;
 
  private:
   StageTime transfer_cost() const;          // estimated
   BlockCosts block_costs();                 // measured; collective
-  void choose_plan(int64_t target_tokens);  // collective in the pipeline
+  void choose_plan(int64_t target_tokens);  // rank 0 chooses for all; collective
   TimedSamples timed_samples() const;
   double tail_share(LayerRange layers) const;
-  // Chooses the size of micro-batch again, by timing the loaded stages; collective in the pipeline.
+  // Chooses the size of micro-batch again, by timing the loaded stages; collective.
   void measure_and_replan(const std::vector<LayerRange>& cut);
   int64_t mean_length() const;  // of the samples or windows that go through the stages
   double result_bytes() const;
@@ -41,15 +41,18 @@ class ScoringJob : public Workload {
   PipelineJob pipeline_job(int64_t tokens, int64_t max_target) const;
   void open_reference();
   void open_output();
-  std::vector<int64_t> first_rows_of_replicas() const;
+  bool ends_samples(const MicroBatch& one) const;
+  std::unique_ptr<BatchSource> make_source(const std::function<void(int64_t)>& on_passed_on);
   void replay_kept(ResultConsumer& consumer) const;
 
   JobFrame& job_;
-  std::optional<Windows> windows_;             // on first stages, with --stride if a sample is longer than the model
-  std::optional<MicroBatches> micro_batches_;  // on first stages
+  std::optional<Windows> windows_;             // on rank 0, with --stride if a sample is longer than the model
+  std::optional<MicroBatches> micro_batches_;  // on rank 0
   BatchPlan plan_;
   std::optional<Scorer> scorer_;
-  OutputFile* output_ = nullptr;  // the frame owns it
+  std::optional<ReplicaLinks> links_;  // with several replicas
+  std::optional<OutputRelay> relay_;   // last stages, if several replicas have results for the output
+  OutputFile* output_ = nullptr;       // the frame owns it
   std::optional<Validation> validation_;
   std::optional<ResultHash> hash_;           // the results of the last run
   std::optional<NotFiniteRows> not_finite_;  // among the results of the last run

@@ -57,7 +57,7 @@ class SampleTraffic : public Traffic {
 
 std::unique_ptr<SharedRequests> SampleTraffic::open(const Capacity& capacity) {
   auto all = std::make_unique<StreamedRequests>(
-      job_.samples->own_samples(), job_.samples->own_range(), defaults(), job_.config().max_positions,
+      job_.samples->all(), SampleRange{0, job_.samples->left().samples}, defaults(), job_.config().max_positions,
       job_.options.command == Command::kPrompt ? job_.text.tokenizer() : nullptr);
   if (job_.options.replicas == 1) return std::make_unique<UnsharedRequests>(std::move(all));
   return std::make_unique<SharedSamples>(std::move(all), static_cast<size_t>(job_.options.replicas), capacity);
@@ -66,13 +66,13 @@ std::unique_ptr<SharedRequests> SampleTraffic::open(const Capacity& capacity) {
 // Of a replica's part of the samples, as if all parts were equal.
 PromptSizes SampleTraffic::measure(int64_t slots) const {
   const auto part = [this](int64_t whole) { return (whole + job_.options.replicas - 1) / job_.options.replicas; };
-  PromptSizes sizes{.tokens = part(job_.samples->own_share().tokens)};
-  const Samples& samples = job_.samples->own_samples();
+  PromptSizes sizes{.tokens = part(job_.samples->left().tokens)};
+  const Samples& samples = job_.samples->all();
   const RequestDefaults defaults = this->defaults();
   if (samples.rules.empty()) note_rule(sizes, defaults.of_ids);
   for (const SampleRules& rules : samples.rules.distinct()) note_rule(sizes, request_by_rules(defaults, rules, 0));
   const auto for_each = [&](const auto& take) {
-    for (int64_t i = 0; i < job_.samples->own_range().count; ++i) {
+    for (int64_t i = 0; i < samples.count(); ++i) {
       const int64_t prompt = samples.offsets.length(i), number = samples.numbers[i];
       if (prompt == 0) continue;  // is answered with an error
       const int64_t asked = samples.rules.empty() ? defaults.of_ids.max_new

@@ -1,6 +1,7 @@
 // With replicas, rank 0 has the requests of all of them. It sends the first stage of every other replica its requests,
 // and gets back the tokens. Each side sends a word at least every second, so that the other side notices when it is
-// lost, even on another host, whose stamps nobody here sees. Main threads only; nothing waits.
+// lost, even on another host, whose stamps nobody here sees. Main threads only; nothing waits. The micro-batches of
+// scoring (scoring/batch_source.h) go over the same links.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "comm/mpi_messages.h"
+#include "comm/stall.h"
 #include "stage/pipeline/request_source.h"
 
 namespace lfm2 {
@@ -31,10 +33,14 @@ class Silence {
   double timeout_, limit_, looked_, seconds_ = 0;
 };
 
+// A replica or rank 0 is lost after a silence of this many timeouts, as the watchdogs of its host know more. A rank
+// that writes an output may wait for a disk.
+inline constexpr double kSilentTimeouts = 2, kSilentTimeoutsOfWriters = kSilentTimeouts * kDiskFactor;
+
 // The links between rank 0 and the first stages of the other replicas, for several runs.
 struct ReplicaLinks {
   // Collective over `world`, whose ranks form pipelines of `stages` ranks. A side that hears nothing for `timeouts`
-  // times --timeout ends the job. `timeouts` is above one, because the watchdogs of the silent rank's host know more.
+  // times --timeout ends the job.
   ReplicaLinks(const MpiGroup& world, int stages, double timeout_seconds, double timeouts);
   Silence silence_of(int replica) const;
 
@@ -42,6 +48,36 @@ struct ReplicaLinks {
   int stages, replicas;
   double timeout_seconds, timeouts;
   std::vector<MpiMessages::Incoming> incoming;  // on rank 0 from each replica, else from rank 0
+};
+
+// One end of such a link.
+class ReplicaPeer {
+ public:
+  // `replica`: the other end's; on first stages other than rank 0 it is 0.
+  ReplicaPeer(ReplicaLinks& links, int replica);
+
+  template <class Message>
+  void send(const Message& message) {
+    send_words(to_words(message));
+  }
+  template <class Message>
+  std::optional<Message> receive() {
+    std::vector<int32_t> words;
+    if (!receive_words(words)) return {};
+    return from_words<Message>(words);
+  }
+  bool is_word_due() const;  // whether the last message was sent so long ago that the other end needs another one
+  void look();               // Error(kLost) if the other end is silent for too long
+  int replica() const { return replica_; }
+
+ private:
+  void send_words(std::vector<int32_t> words);
+  bool receive_words(std::vector<int32_t>& words);
+
+  ReplicaLinks& links_;
+  int replica_;
+  Silence silence_;
+  double last_sent_ = 0;
 };
 
 // From rank 0 to the first stage of another replica.
@@ -103,10 +139,8 @@ class FrontRequests : public ReplicaRequests {
 
  private:
   struct Other {
-    int replica;
+    ReplicaPeer peer;
     RequestSource& source;
-    Silence silence;
-    double last_order = 0;
   };
   void receive_news(Other& other);
   void send_order(Other& other, bool ended);
@@ -141,16 +175,15 @@ class RemoteRequests : public ReplicaRequests {
   void poll() override;
 
  private:
-  void send_news();
+  void send_news() { front_.send(std::exchange(news_, {})); }
 
   ReplicaLinks& links_;
+  ReplicaPeer front_;
   const bool returns_tokens_;
-  Silence silence_;
   std::deque<Request> requests_;
   std::vector<int32_t> cancelled_;
   bool ended_ = false, stopped_ = false;
   ReplicaNews news_;
-  double last_news_ = 0;
 };
 
 }  // namespace lfm2

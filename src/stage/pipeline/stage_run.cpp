@@ -77,11 +77,15 @@ void StageRun::end() {
 }
 
 double StageRun::wait(const std::function<bool()>& done, Phase phase, Unit unit, int64_t peer_stage) {
+  return wait_for_rank(done, phase, unit,
+                       peer_stage == RankActivity::kNobody
+                           ? RankActivity::kNobody
+                           : links_.watchdog.rank() + static_cast<int>(peer_stage - links_.index));
+}
+
+double StageRun::wait_for_rank(const std::function<bool()>& done, Phase phase, Unit unit, int rank) {
   const double start = traced_ ? steady_seconds() : 0;
-  const int peer = peer_stage == RankActivity::kNobody
-                       ? RankActivity::kNobody
-                       : links_.watchdog.rank() + static_cast<int>(peer_stage - links_.index);
-  const double waited = waiter_.until(done, activity(phase, unit, peer));
+  const double waited = waiter_.until(done, activity(phase, unit, rank));
   if (waited > 0) trace(TraceKind::kWait, unit, start, start + waited, phase);
   return waited;
 }

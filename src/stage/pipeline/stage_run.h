@@ -106,6 +106,8 @@ class StageRun {
   // Returns the seconds waited once `done` returns true. Meanwhile the stamp names `unit`, and the stage `peer_stage`
   // or this rank's device as the one waited for.
   double wait(const std::function<bool()>& done, Phase phase, Unit unit, int64_t peer_stage = RankActivity::kNobody);
+  // The same for a rank of the whole job, or kNobody.
+  double wait_for_rank(const std::function<bool()>& done, Phase phase, Unit unit, int rank);
 
   // Start receiving a unit from the previous stage, and sending one to the next stage once `computed` is done.
   void receive(int buffer, const Tensor& into, Unit unit);

@@ -1,5 +1,5 @@
-// Cuts the samples of a pipeline into micro-batches. The first stage has the samples and cuts them. Other stages know
-// the sizes of the plan, and receive the samples' lengths with each micro-batch.
+// Cuts the samples of a job into micro-batches. Rank 0 has the samples and cuts them. All other ranks know the sizes of
+// the plan, and receive the content of each micro-batch before they compute it.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace lfm2 {
 
-// Whole samples, or a part of a long one.
+// Whole samples, or a part of a long one. Samples, tokens and scored tokens are counted from the job's first ones.
 struct MicroBatch {
   int64_t first_sample = 0, samples = 0;  // `samples`: number of samples that end in it
   int64_t first_token = 0, tokens = 0;
@@ -25,6 +25,9 @@ struct MicroBatch {
   bool is_part() const { return whole > 0; }
   bool ends_samples() const { return past + tokens == whole || !is_part(); }
 };
+void for_each_field(MaybeConst<MicroBatch> auto& one, const auto& each) {  // see base/words.h
+  each(one.first_sample, one.samples, one.first_token, one.tokens, one.first_scored, one.scored, one.past, one.whole);
+}
 
 // On a single rank, the samples of the last micro-batch go through the layers from `layer` on in two parts, so that
 // results of the first part are emitted while the second is computed. The second part has `samples` samples; 0: no
@@ -33,50 +36,55 @@ struct LateParts {
   int64_t layer = 0, samples = 0;
 };
 
-// The sizes of a pipeline's micro-batches, known to every stage.
+// The sizes of a job's micro-batches, known to every rank.
 struct BatchPlan {
-  int64_t first_sample = 0, first_token = 0;  // the pipeline's first in the job; 0 without replicas
   int64_t samples = 0, tokens = 0;
   int64_t micro_batches = 0;
   int64_t max_tokens = 0;        // tokens of the largest micro-batch
   int64_t max_samples = 0;       // samples of the largest micro-batch
   int64_t longest_in_parts = 0;  // tokens of the longest sample that is cut into parts; 0: none is
-  // --score: scored tokens in preceding pipelines, and the most in a micro-batch.
-  int64_t first_scored = 0, max_scored = 0;
+  int64_t max_scored = 0;        // --score: scored tokens of the micro-batch that has the most
   LateParts late;
 
   int64_t max_rows(const ResultKind& kind) const;  // the most rows of results of a micro-batch
 };
 void for_each_field(MaybeConst<BatchPlan> auto& plan, const auto& each) {  // see base/words.h
-  each(plan.first_sample, plan.first_token, plan.samples, plan.tokens, plan.micro_batches, plan.max_tokens,
-       plan.max_samples, plan.longest_in_parts, plan.first_scored, plan.max_scored, plan.late.layer, plan.late.samples);
+  each(plan.samples, plan.tokens, plan.micro_batches, plan.max_tokens, plan.max_samples, plan.longest_in_parts,
+       plan.max_scored, plan.late.layer, plan.late.samples);
 }
 
-// The message of the first stage to the others about a micro-batch.
+// What the ranks of a pipeline need to compute a micro-batch. First stages get it from rank 0, and pass it on without
+// the ids.
 struct MicroBatchContent {
-  std::vector<int32_t> lengths;  // [samples], in tokens
+  MicroBatch samples;
+  std::vector<int32_t> lengths;  // [samples], in tokens; of a part, its own length
   // --score: the number of scored tokens at the end of each sample, and the ids of all scored tokens.
   std::vector<int32_t> scored, targets;
-  int64_t past = 0, whole = 0;  // see MicroBatch; `lengths` has the length of a part
+  std::vector<int32_t> ids;  // [tokens]
 };
+void for_each_field(MaybeConst<MicroBatchContent> auto& content, const auto& each) {
+  each(content.samples, content.lengths, content.scored, content.targets, content.ids);
+}
 
-// The micro-batches of a pipeline, on its first stage. Samples and tokens are counted from the pipeline's first ones.
+// The micro-batches of a job, on rank 0.
 class MicroBatches {
  public:
   // The size of micro-batches: `samples` samples or, if that is 0, the number that fits into `tokens` tokens. A longer
   // sample is a separate micro-batch, or is cut into parts of about `part` tokens (0: `tokens`) and at least
   // `smallest_part` (0: no sample is cut). Parts have equal costs. A token costs more the more tokens precede it, so
   // the first part is the largest. `growth`: the cost that each preceding token adds, as a share of the cost of a
-  // sample's first token.
+  // sample's first token. If `replicas` share the micro-batches, the last ones are smaller, down to an eighth, so that
+  // all replicas end at about the same time.
   struct Size {
     int64_t samples = 0, tokens = 0, smallest_part = 0, part = 0;
     double growth = 0;
+    int64_t replicas = 1;
   };
-  // Cuts the samples in `range` of `offsets`, at least one. `ids` are the tokens of the range; they may be empty if
-  // only the plan is used. `scored` counts the scored tokens of the samples (--score). All of them must outlive this.
-  MicroBatches(const SampleOffsets& offsets, std::span<const int32_t> ids, SampleRange range, Size size,
+  // Cuts the samples of `offsets`, at least one. `ids` may be empty if only the plan is used. `scored` counts the
+  // scored tokens of the samples (--score). All of them must outlive this.
+  MicroBatches(const SampleOffsets& offsets, std::span<const int32_t> ids, Size size,
                const SampleOffsets* scored = nullptr);
-  MicroBatches(SampleOffsets&&, std::span<const int32_t>, SampleRange, Size, const SampleOffsets* = nullptr) = delete;
+  MicroBatches(SampleOffsets&&, std::span<const int32_t>, Size, const SampleOffsets* = nullptr) = delete;
 
   // For a sample of `length` tokens: the number of parts, the maximum number of parts, and the tokens of the largest of
   // `parts` parts.
@@ -86,38 +94,20 @@ class MicroBatches {
 
   const BatchPlan& plan() const { return plan_; }
   MicroBatch operator[](int64_t index) const;
-  std::span<const int32_t> ids(int64_t index) const;  // [tokens of the micro-batch]
-  // Encodes a micro-batch for other stages: {samples, length} if all samples are equally long, otherwise {samples,
-  // length, length, ...}. With scored tokens, {samples, length, ..., scored, ..., target, ...}, as in
-  // MicroBatchContent. A part is {0, past, whole, length}, with scored tokens {0, past, whole, length, target, ...}.
-  std::vector<int32_t> message(int64_t index) const;
+  MicroBatchContent content(int64_t index) const;
   uint64_t memory_bytes() const { return ends_.memory_bytes() + token_ends_.memory_bytes(); }
 
  private:
-  int64_t offset(int64_t sample) const { return (*offsets_)[range_.first + sample] - plan_.first_token; }
-  int64_t length(int64_t sample) const { return offsets_->length(range_.first + sample); }
-
-  int64_t scored_of(int64_t sample) const { return scored_->length(range_.first + sample); }
   void add(const MicroBatch& one);
   void find_scored(MicroBatch& one) const;
-  std::vector<int32_t> part_message(const MicroBatch& one) const;
-  std::vector<int32_t> scoring_message(int64_t index) const;
 
   const SampleOffsets* offsets_;
   const SampleOffsets* scored_;
   std::span<const int32_t> ids_;
-  SampleRange range_;
   BatchPlan plan_;
   // [micro-batches + 1]: for each, the first sample that has not ended before it, and its first token.
   SampleOffsets ends_, token_ends_;
 };
-
-// Decodes such a message. Error(kSoftware) if `words` is not one.
-MicroBatchContent content_of_message(std::span<const int32_t> words, bool scored);
-
-// The samples of one of `replicas` pipelines. Each pipeline gets at least one whole sample, and the numbers of tokens
-// are balanced. Error(kUsage) if there are fewer samples than pipelines.
-SampleRange replica_samples(const SampleOffsets& offsets, int64_t replicas, int64_t replica);
 
 // The most tokens of a micro-batch on CPUs: with more, matrix products are no faster, and the pipeline fills more
 // slowly.

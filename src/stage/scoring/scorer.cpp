@@ -56,6 +56,7 @@ Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, Re
           links, RunUnit::kMicroBatch, traced,
           [this] {
             if (results_) results_->advance();
+            if (begun_.poll) begun_.poll();
           },
           links.backend.memory_is_host_memory() ? Wait::Pace{} : Wait::Pace{.longest_nap = kGpuNap}) {
   Backend& backend = links.backend;
@@ -95,13 +96,13 @@ uint64_t Scorer::cache_bytes() const {
 }
 
 // Builds the index arrays, except the ids, of a micro-batch or of a part of one.
-void Scorer::build(const Open& open, const Passage& passage, Piece& piece) {
+void Scorer::build(const MicroBatchContent& open, const Passage& passage, Piece& piece) {
   const MicroBatch& samples = open.samples;
   const bool cached = samples.is_part() && piece.caches != nullptr, scores = kind_.score && passage.last_layer;
   arrays_.clear();
   arrays_.table_width = std::ssize(pages_);
-  for (size_t sample = 0; sample < open.content.lengths.size(); ++sample) {
-    const int64_t length = open.content.lengths[sample], tail = kept(length, samples);
+  for (size_t sample = 0; sample < open.lengths.size(); ++sample) {
+    const int64_t length = open.lengths[sample], tail = kept(length, samples);
     if (cached) {  // reads the states that the previous part left; the first part reads none
       arrays_.add_cached(samples.past, length, pages_, piece.state, 1 - piece.state);
       piece.state = 1 - piece.state;
@@ -115,25 +116,25 @@ void Scorer::build(const Open& open, const Passage& passage, Piece& piece) {
     if (!scores) continue;
     // The row before a token gives its log-probability.
     const int64_t end = samples.ends_samples() ? arrays_.tokens - 1 : arrays_.tokens;
-    for (int64_t row = end - open.content.scored[sample]; row < end; ++row)
+    for (int64_t row = end - open.scored[sample]; row < end; ++row)
       arrays_.scored_rows.push_back(static_cast<int32_t>(row));
   }
-  if (scores) arrays_.targets = open.content.targets;
+  if (scores) arrays_.targets = open.targets;
 }
 
 // The parts in which the samples of a micro-batch go through the last layers; none where they go at once.
-std::vector<Scorer::Open> Scorer::late_parts(const Open& open) const {
+std::vector<MicroBatchContent> Scorer::late_parts(const MicroBatchContent& open) const {
   const MicroBatch& all = open.samples;
   const bool is_last = all.first_sample + all.samples == plan_.samples;
   if (!is_last || all.is_part() || plan_.late.samples == 0 || all.samples <= plan_.late.samples) return {};
-  std::vector<Open> parts(2);
-  const std::vector<int32_t>& lengths = open.content.lengths;
+  std::vector<MicroBatchContent> parts(2);
+  const std::vector<int32_t>& lengths = open.lengths;
   const auto second = lengths.end() - plan_.late.samples;
-  parts[0].content.lengths = {lengths.begin(), second};
-  parts[1].content.lengths = {second, lengths.end()};
+  parts[0].lengths = {lengths.begin(), second};
+  parts[1].lengths = {second, lengths.end()};
   int64_t sample = all.first_sample, token = all.first_token;
-  for (Open& part : parts) {
-    const std::vector<int32_t>& own = part.content.lengths;
+  for (MicroBatchContent& part : parts) {
+    const std::vector<int32_t>& own = part.lengths;
     part.samples = {.first_sample = sample,
                     .samples = std::ssize(own),
                     .first_token = token,
@@ -146,20 +147,20 @@ std::vector<Scorer::Open> Scorer::late_parts(const Open& open) const {
 
 // Fills the buffer's index arrays for a micro-batch and enqueues their copy to the device, before its forward. The
 // buffer must be free, so nothing reads the arrays of its previous micro-batch any more.
-void Scorer::prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::span<const int32_t> ids) {
-  if (kind_.hidden == Hidden::kMean) buffer.lengths = open.content.lengths;
+void Scorer::prepare(StageBuffer& buffer, const MicroBatchContent& open, Piece& piece) {
+  if (kind_.hidden == Hidden::kMean) buffer.lengths = open.lengths;
   if (kind_.hidden == Hidden::kMean && open.samples.is_part())
     buffer.lengths = {static_cast<int32_t>(open.samples.whole)};
   size_t bytes = 0;
-  const auto put = [&](const Open& some, const Passage& passage) {
+  const auto put = [&](const MicroBatchContent& some, const Passage& passage) {
     build(some, passage, piece);
     const std::span<std::byte> host(buffer.staging.data() + bytes, buffer.staging.bytes() - bytes);
-    const BatchTensors arrays = fill_arrays(arrays_, passage.first_layer ? ids : std::span<const int32_t>(), host,
+    const BatchTensors arrays = fill_arrays(arrays_, passage.first_layer ? open.ids : std::span<const int32_t>(), host,
                                             buffer.arrays.data() + bytes);
     bytes += arrays.bytes;
     return Prepared{some.samples, passage, arrays};
   };
-  const std::vector<Open> parts = late_parts(open);
+  const std::vector<MicroBatchContent> parts = late_parts(open);
   Passage passage = piece.passage, late = passage;
   if (!parts.empty()) {
     passage.last_layer = passage.prunes_tokens = late.first_layer = false;
@@ -167,7 +168,7 @@ void Scorer::prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::s
   }
   buffer.micro_batch = put(open, passage);
   buffer.late.clear();
-  for (const Open& part : parts) buffer.late.push_back(put(part, late));
+  for (const MicroBatchContent& part : parts) buffer.late.push_back(put(part, late));
   links_.backend.copy(links_.backend.compute(), buffer.arrays.data(), buffer.staging.data(), bytes);
 }
 
@@ -188,37 +189,44 @@ void Scorer::collect_times() {
   for (const Span& span : results_->pop_finished()) run_.trace(TraceKind::kOutput, span);
 }
 
-// Whether another micro-batch follows. The first stage decides, and sends the lengths of its samples to every other
+// The next micro-batch of the first stage's source; none if none follows. A sample that has begun is finished.
+std::optional<MicroBatchContent> Scorer::take(int64_t micro_batch) {
+  bool stops = false;
+  const auto known = [&] {
+    stops = !begun_.in_sample && (run_.first_is_asked_to_stop() || begun_.source->is_asked_to_stop());
+    return stops || begun_.source->ready();
+  };
+  const bool is_front = links_.watchdog.rank() == 0;
+  run_.wait_for_rank(known, Phase::kStep, {micro_batch}, is_front ? RankActivity::kNobody : 0);
+  begun_.stopped = stops;
+  return stops ? std::nullopt : begun_.source->next();
+}
+
+// Whether another micro-batch follows. The first stage decides, and sends what the others need of it to every other
 // stage, or an empty message if none follows. Stages receive the message before they wait for hidden states, so no
 // stage waits for hidden states that never arrive.
-bool Scorer::goes_on(int64_t micro_batch, const MicroBatches* micro_batches) {
-  std::vector<int32_t> words;
+bool Scorer::goes_on(int64_t micro_batch) {
   ControlLink* control = links_.control;
+  std::optional<MicroBatchContent> content;
   if (links_.first()) {
-    // A sample that has begun is finished.
-    if ((*micro_batches)[micro_batch].past > 0 || !run_.first_is_asked_to_stop())
-      words = micro_batches->message(micro_batch);
-    if (control != nullptr) control->send_step(words);
-  } else if (!control->receive_step(words)) {
-    run_.wait([&] { return control->receive_step(words); }, Phase::kStep, {micro_batch}, 0);
+    content = take(micro_batch);
+    std::vector<int32_t> ids;
+    if (content) ids.swap(content->ids);
+    if (control != nullptr) control->send_step(content ? to_words(*content) : std::vector<int32_t>());
+    if (content) ids.swap(content->ids);
+  } else {
+    std::vector<int32_t> words;
+    if (!control->receive_step(words))
+      run_.wait([&] { return control->receive_step(words); }, Phase::kStep, {micro_batch}, 0);
+    if (!words.empty()) content = from_words<MicroBatchContent>(words);
   }
-  if (words.empty()) return false;
-  MicroBatchContent content = content_of_message(words, kind_.score);
-  const std::vector<int32_t>& lengths = content.lengths;
-  const bool ends = content.whole == 0 || content.past + lengths.front() == content.whole;
-  const MicroBatch samples{.first_sample = begun_.newest.first_sample + begun_.newest.samples,
-                           .samples = ends ? std::ssize(lengths) : 0,
-                           .first_token = begun_.newest.first_token + begun_.newest.tokens,
-                           .tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0}),
-                           .first_scored = begun_.newest.first_scored + begun_.newest.scored,
-                           .scored = std::ssize(content.targets),
-                           .past = content.past,
-                           .whole = content.whole};
+  if (!content) return false;
+  const MicroBatch& samples = content->samples;
   expect(
       samples.samples <= plan_.max_samples && samples.tokens <= plan_.max_tokens && samples.scored <= plan_.max_scored,
       "Scorer: a micro-batch is larger than the plan says");
-  begun_.newest = samples;
-  begun_.open.push_back({samples, std::move(content)});
+  begun_.in_sample = !samples.ends_samples();
+  begun_.open.push_back(std::move(*content));
   return true;
 }
 
@@ -229,14 +237,15 @@ void Scorer::wait_for_free_buffer(StageBuffer& buffer) {
 }
 
 // The micro-batches of a run reach each piece in order. The last piece is the last to need a micro-batch's content.
-void Scorer::fill(const Action& action, const MicroBatches* micro_batches) {
+void Scorer::fill(const Action& action) {
   StageBuffer& buffer = buffer_of(action);
-  const Open& open = begun_.open[static_cast<size_t>(action.micro_batch - (begun_.count - std::ssize(begun_.open)))];
   wait_for_free_buffer(buffer);
+  const MicroBatchContent& open =
+      begun_.open[static_cast<size_t>(action.micro_batch - (begun_.count - std::ssize(begun_.open)))];
   buffer.unit = unit_of(action);
-  const bool takes = action.kind == ActionKind::kTakeTokens;
-  prepare(buffer, open, piece_of(action), takes ? micro_batches->ids(action.micro_batch) : std::span<const int32_t>());
-  if (!takes) run_.receive(action.buffer, rows_of(buffer, buffer.micro_batch).residual, unit_of(action));
+  prepare(buffer, open, piece_of(action));
+  if (action.kind == ActionKind::kReceive)
+    run_.receive(action.buffer, rows_of(buffer, buffer.micro_batch).residual, unit_of(action));
   if (action.piece + 1 == std::ssize(pieces_)) begun_.open.pop_front();
 }
 
@@ -267,9 +276,9 @@ void Scorer::give(const Action& action, const Prepared& part) {
   const bool has_rows = kind_.score ? micro_batch.scored > 0 : !last || micro_batch.ends_samples();
   if (!results_ || !has_rows) return;
   const Tensor rows = kind_.score ? part.arrays.scored_rows : Tensor();
-  const int64_t first_row = kind_.score    ? plan_.first_scored + micro_batch.first_scored
-                            : last || mean ? plan_.first_sample + micro_batch.first_sample
-                                           : plan_.first_token + micro_batch.first_token;
+  const int64_t first_row = kind_.score    ? micro_batch.first_scored
+                            : last || mean ? micro_batch.first_sample
+                                           : micro_batch.first_token;
   const auto until = [&](const std::function<bool()>& done, Phase phase) { run_.wait(done, phase, unit_of(action)); };
   results_->push(rows_of(buffer, part).result(), rows, first_row, runner_.scratch(), until,
                  run_.tag(unit_of(action), true), part.arrays.targets, buffer.lengths, micro_batch.past);
@@ -281,12 +290,12 @@ void Scorer::give_result(const Action& action) {
   links_.backend.compute().record(*buffer.taken);
 }
 
-void Scorer::carry_out(const Action& action, const MicroBatches* micro_batches) {
+void Scorer::carry_out(const Action& action) {
   StageBuffer& buffer = buffer_of(action);
   switch (action.kind) {
     case ActionKind::kTakeTokens:
     case ActionKind::kReceive:
-      return fill(action, micro_batches);
+      return fill(action);
     case ActionKind::kForward:
       return forward(action);
     case ActionKind::kSend:
@@ -296,22 +305,25 @@ void Scorer::carry_out(const Action& action, const MicroBatches* micro_batches) 
   }
 }
 
-void Scorer::run(const MicroBatches* micro_batches, const std::vector<ResultConsumer*>& consumers,
-                 const std::function<void(const MicroBatch&)>& on_micro_batch, const std::function<bool()>& stop) {
+void Scorer::run(BatchSource* source, const std::vector<ResultConsumer*>& consumers,
+                 const std::function<void(const MicroBatch&)>& on_micro_batch, const std::function<bool()>& stop,
+                 const std::function<void()>& poll) {
   run_.begin(stop);
-  begun_ = {};
+  begun_ = {.source = source, .poll = poll};
   for (StageBuffer& buffer : buffers_) buffer.unit.reset();
   if (results_) results_->start(consumers);
   Schedule schedule(links_.shape(), links_.index, plan_.micro_batches);
   while (const std::optional<Action> action = schedule.next()) {
     const bool fills = action->kind == ActionKind::kTakeTokens || action->kind == ActionKind::kReceive;
-    if (fills && !begun_.stopped && action->piece == 0) {
-      begun_.stopped = !goes_on(action->micro_batch, micro_batches);
-      if (!begun_.stopped) ++begun_.count;
+    if (fills && !begun_.ended && action->piece == 0) {
+      // Not before its buffer is free: another replica may be free earlier.
+      if (links_.first()) wait_for_free_buffer(buffer_of(*action));
+      begun_.ended = !goes_on(action->micro_batch);
+      if (!begun_.ended) ++begun_.count;
     }
-    if (action->micro_batch >= begun_.count) continue;  // the run was stopped before it
+    if (action->micro_batch >= begun_.count) continue;  // none followed
     run_.enter(Phase::kCompute, unit_of(*action));
-    carry_out(*action, micro_batches);
+    carry_out(*action);
     const bool passed_on = action->kind == ActionKind::kSend || action->kind == ActionKind::kGiveResult;
     if (passed_on && action->piece + 1 == std::ssize(pieces_)) on_micro_batch(buffer_of(*action).micro_batch.samples);
     if (results_) results_->advance();
@@ -322,6 +334,7 @@ void Scorer::run(const MicroBatches* micro_batches, const std::vector<ResultCons
   for (StageBuffer& buffer : buffers_) wait_for_free_buffer(buffer);
   collect_times();
   run_.end();
+  begun_.poll = nullptr;
 }
 
 }  // namespace lfm2

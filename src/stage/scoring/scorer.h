@@ -12,7 +12,7 @@
 #include "stage/model/caches.h"
 #include "stage/pipeline/model_runner.h"
 #include "stage/pipeline/schedule.h"
-#include "stage/scoring/plan.h"
+#include "stage/scoring/batch_source.h"
 #include "stage/scoring/result_ring.h"
 
 namespace lfm2 {
@@ -32,14 +32,16 @@ class Scorer {
   Scorer& operator=(const Scorer&) = delete;
   ~Scorer() { links_.backend.compute().drain(); }  // the device may use the memory below until then
 
-  // Runs the job once. The first stage reads `micro_batches`, which is null on other stages, and announces each
-  // micro-batch to them. The last stage uses `consumers`. `on_micro_batch` is called after each micro-batch that this
-  // stage has passed on, to show progress. Once `stop` returns true on any stage, no further micro-batch begins, and
-  // the run ends when those in flight have passed all stages.
-  void run(const MicroBatches* micro_batches, const std::vector<ResultConsumer*>& consumers,
-           const std::function<void(const MicroBatch&)>& on_micro_batch, const std::function<bool()>& stop = {});
-  bool finished() const { return !begun_.stopped; }  // whether the last run ended without a stop
+  // Runs the job once. The first stage takes micro-batches from `source`, which is null on other stages, and announces
+  // each to them. The last stage uses `consumers`. `on_micro_batch` is called after each micro-batch that this stage
+  // has passed on. Once `stop` returns true on any stage, no further micro-batch begins, and the run ends when those in
+  // flight have passed all stages. Every wait calls `poll`.
+  void run(BatchSource* source, const std::vector<ResultConsumer*>& consumers,
+           const std::function<void(const MicroBatch&)>& on_micro_batch, const std::function<bool()>& stop = {},
+           const std::function<void()>& poll = {});
+  bool finished() const { return !begun_.stopped; }  // first stages: whether the last run ended without a stop
 
+  int64_t micro_batches() const { return begun_.count; }  // of the last run
   // Called after an error. After it returns, no consumer is called any more, so they may be destroyed.
   void stop_results() {
     if (results_) results_->stop();
@@ -64,17 +66,15 @@ class Scorer {
     Passage passage;
     BatchTensors arrays;  // on the device
   };
-  // A micro-batch that some piece of this rank has not begun yet.
-  struct Open {
-    MicroBatch samples;
-    MicroBatchContent content;
-  };
   // The micro-batches that have begun on this rank.
   struct Begun {
+    BatchSource* source = nullptr;
+    std::function<void()> poll = {};
     int64_t count = 0;
-    MicroBatch newest;
-    std::deque<Open> open;  // the newest of them, in order
-    bool stopped = false;   // whether no further one begins, because a stage was asked to stop
+    bool in_sample = false;                   // the newest is a part that does not end its sample
+    std::deque<MicroBatchContent> open = {};  // the newest of them, in order: those that some piece has not begun yet
+    bool ended = false;                       // whether no further one begins
+    bool stopped = false;                     // first stages: because a stage was asked to stop
   };
   struct Piece {
     const Stage& stage;
@@ -92,9 +92,9 @@ class Scorer {
     std::unique_ptr<Event> taken;  // last stage: the head has read the rows in this buffer
   };
 
-  void build(const Open& open, const Passage& passage, Piece& piece);
-  std::vector<Open> late_parts(const Open& open) const;
-  void prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::span<const int32_t> ids);
+  void build(const MicroBatchContent& open, const Passage& passage, Piece& piece);
+  std::vector<MicroBatchContent> late_parts(const MicroBatchContent& open) const;
+  void prepare(StageBuffer& buffer, const MicroBatchContent& open, Piece& piece);
   StageBuffer& buffer_of(const Action& action) { return buffers_[static_cast<size_t>(action.buffer)]; }
   Piece& piece_of(const Action& action) { return pieces_[static_cast<size_t>(action.piece)]; }
   static Unit unit_of(const Action& action) { return {action.micro_batch, action.piece}; }
@@ -107,14 +107,15 @@ class Scorer {
     return samples.ends_samples() ? std::min(length, tail_length_) : 1;
   }
 
-  bool goes_on(int64_t micro_batch, const MicroBatches* micro_batches);
+  bool goes_on(int64_t micro_batch);
+  std::optional<MicroBatchContent> take(int64_t micro_batch);
   void wait_for_free_buffer(StageBuffer& buffer);
-  void fill(const Action& action, const MicroBatches* micro_batches);
+  void fill(const Action& action);
   void forward(const Action& action);
   void compute(const Action& action, const Prepared& part);
   void give(const Action& action, const Prepared& part);
   void give_result(const Action& action);
-  void carry_out(const Action& action, const MicroBatches* micro_batches);
+  void carry_out(const Action& action);
   void collect_times();
 
   const StageLinks links_;

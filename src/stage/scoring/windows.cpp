@@ -24,17 +24,17 @@ void cut_sample(std::span<const int32_t> ids, int64_t scored, int64_t length, in
 
 }  // namespace
 
-Windows cut_windows(const Samples& samples, SampleRange range, int64_t length, int64_t stride) {
+Windows cut_windows(const Samples& samples, int64_t length, int64_t stride) {
   expect(stride >= 1 && stride < length, "cut_windows: windows that do not overlap");
   Windows windows;
-  for (int64_t sample = range.first; sample < range.first + range.count; ++sample)
+  for (int64_t sample = 0; sample < samples.count(); ++sample)
     cut_sample(samples.tokens(samples.offsets[sample], samples.offsets.length(sample)), samples.scored.length(sample),
                length, stride, windows);
   return windows;
 }
 
-bool any_longer(const SampleOffsets& offsets, SampleRange range, int64_t length) {
-  for (int64_t sample = range.first; sample < range.first + range.count; ++sample)
+bool any_longer(const SampleOffsets& offsets, int64_t length) {
+  for (int64_t sample = 0; sample < offsets.samples(); ++sample)
     if (offsets.length(sample) > length) return true;
   return false;
 }

@@ -114,8 +114,7 @@ Rows scored(const Request& request, const ResultKind& kind, DType compute, std::
   for (const int32_t id : request.prompt) samples.ids.push_back(id);
   samples.offsets.push_back(std::ssize(request.prompt));
   if (kind.score) find_scored(samples, nullptr, "prompt", [] {});
-  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, 1}, {1, 0},
-                                   kind.score ? &samples.scored : nullptr);
+  const MicroBatches micro_batches(samples.offsets, samples.ids, {1, 0}, kind.score ? &samples.scored : nullptr);
   LoadedStage loaded(kAskedCase, {0, config().layers}, compute, 1, cache);
   LocalControlHub hub(1);
   LocalControlLink control(hub, 0);
@@ -124,7 +123,8 @@ Rows scored(const Request& request, const ResultKind& kind, DType compute, std::
   Scorer scorer({loaded.backend, loaded.pieces, nullptr, &control, 0, 1, watchdog}, micro_batches.plan(), compute,
                 kind);
   Rows rows;
-  scorer.run(&micro_batches, {&rows}, [](const MicroBatch&) {});
+  FrontBatches source(micro_batches);
+  scorer.run(&source, {&rows}, [](const MicroBatch&) {});
   return rows;
 }
 

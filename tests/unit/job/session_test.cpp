@@ -89,12 +89,13 @@ void score_samples(Session& session, bool first, const Samples& samples, const M
                    LogitsCollector& rows) {
   EXPECT_EQ(micro_batches.plan().samples, samples.count());
   Scorer scorer(session.links(), micro_batches.plan(), session.compute(), {});
-  scorer.run(first ? &micro_batches : nullptr, {&rows}, [](const MicroBatch&) {});
+  FrontBatches source(micro_batches);
+  scorer.run(first ? &source : nullptr, {&rows}, [](const MicroBatch&) {});
   EXPECT_TRUE(scorer.finished());
 }
 
 std::vector<float> scored_alone(const Samples& samples) {
-  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, {1, 0});
+  const MicroBatches micro_batches(samples.offsets, samples.ids, {1, 0});
   LogitsCollector rows;
   Threads(1).run([&](size_t, Session& session) { score_samples(session, true, samples, micro_batches, rows); });
   return rows.logits;
@@ -140,8 +141,7 @@ Completion completed_alone(const Request& request) {
 TEST(SessionTest, JobAfterJobOnALoadedPipelineHasTheBitsOfRunsOfTheirOwn) {
   const ModelConfig config = ShardSet::open(golden_shards(kCase, 4)).config();
   const Samples few = random_samples(5, 9, 1, config.vocab), long_ones = random_samples(3, 40, 2, config.vocab);
-  const MicroBatches of_few(few.offsets, few.ids, {0, few.count()}, {2, 0}),
-      of_long_ones(long_ones.offsets, long_ones.ids, {0, long_ones.count()}, {1, 0});
+  const MicroBatches of_few(few.offsets, few.ids, {2, 0}), of_long_ones(long_ones.offsets, long_ones.ids, {1, 0});
   const std::vector<Request> requests = requests_of(config);
   std::vector<int64_t> comes, leaves;
   for (size_t i = 0; i < requests.size(); ++i) {

@@ -20,7 +20,7 @@ SampleOffsets offsets_of(const std::vector<int64_t>& lengths) {
 }
 
 MicroBatches all_plans(const SampleOffsets& offsets, int64_t micro_batch, int64_t target_tokens) {
-  return {offsets, {}, {0, offsets.samples()}, {micro_batch, target_tokens}};
+  return {offsets, {}, {micro_batch, target_tokens}};
 }
 
 void expect_covers(const MicroBatches& micro_batches, const SampleOffsets& offsets) {
@@ -33,9 +33,6 @@ void expect_covers(const MicroBatches& micro_batches, const SampleOffsets& offse
     EXPECT_GE(one.samples, 1);
     max_tokens = std::max(max_tokens, one.tokens);
     max_samples = std::max(max_samples, one.samples);
-    std::vector<int32_t> lengths;
-    for (int64_t j = 0; j < one.samples; ++j) lengths.push_back(static_cast<int32_t>(offsets.length(sample + j)));
-    EXPECT_EQ(content_of_message(micro_batches.message(i), false).lengths, lengths);
     sample += one.samples;
     token += one.tokens;
     EXPECT_EQ(token, offsets[sample]);
@@ -82,7 +79,7 @@ TEST(PlanTest, PartsCostAlike) {
   for (const double growth : {1e-9, 2.5e-5, 1e-3})
     for (const int64_t target : {1024, 4096, 10000, 40000}) {
       const MicroBatches::Size size{.tokens = target, .smallest_part = 512, .growth = growth};
-      const MicroBatches parts(offsets, {}, {0, 1}, size);
+      const MicroBatches parts(offsets, {}, size);
       const BatchPlan& plan = parts.plan();
       ASSERT_EQ(plan.micro_batches, MicroBatches::parts(kLength, size));
       ASSERT_LE(plan.micro_batches, MicroBatches::max_parts(kLength, size));
@@ -114,8 +111,7 @@ TEST(PlanTest, LongSamplesGoInParts) {
   SampleOffsets scored;
   for (const int64_t count : {4, 99, 1, 2, 16, 20, 0}) scored.push_back(scored.back() + count);
   for (const bool scores : {false, true}) {
-    const MicroBatches micro_batches(offsets, ids, {0, 7}, {.tokens = 16, .smallest_part = 8},
-                                     scores ? &scored : nullptr);
+    const MicroBatches micro_batches(offsets, ids, {.tokens = 16, .smallest_part = 8}, scores ? &scored : nullptr);
     const BatchPlan& plan = micro_batches.plan();
     EXPECT_EQ(plan.longest_in_parts, 100);
     int64_t token = 0, samples = 0, next_scored = 0, parts = 0;
@@ -127,9 +123,9 @@ TEST(PlanTest, LongSamplesGoInParts) {
       EXPECT_EQ(one.first_sample, samples);
       EXPECT_LE(one.tokens, plan.max_tokens);
       EXPECT_LE(one.tokens, 24);
-      const MicroBatchContent content = content_of_message(micro_batches.message(i), scores);
-      EXPECT_EQ(content.past, one.past);
-      EXPECT_EQ(content.whole, one.whole);
+      const MicroBatchContent content = micro_batches.content(i);
+      EXPECT_EQ(content.ids,
+                std::vector<int32_t>(ids.begin() + one.first_token, ids.begin() + one.first_token + one.tokens));
       EXPECT_EQ(std::accumulate(content.lengths.begin(), content.lengths.end(), int64_t{0}), one.tokens);
       if (one.is_part()) {
         ++parts;
@@ -164,42 +160,37 @@ TEST(PlanTest, LongSamplesGoInParts) {
     EXPECT_EQ(targets, expected);
   }
   // Parts may be smaller than the micro-batches that other samples make.
-  EXPECT_EQ(MicroBatches(offsets, ids, {1, 1}, {.tokens = 50, .smallest_part = 8, .part = 10}).plan().micro_batches,
-            10);
-  for (const std::vector<int32_t>& words :
-       {std::vector<int32_t>{0}, {0, 0, 8, 9}, {0, 5, 8, 4}, {0, -1, 8, 4}, {0, 0, 8, 0}})
-    EXPECT_THROW(content_of_message(words, true), Error);
-  EXPECT_THROW(content_of_message(std::vector<int32_t>{0, 0, 8, 4, 1}, false), Error);
+  const SampleOffsets one = offsets_of({100});
+  EXPECT_EQ(MicroBatches(one, {}, {.tokens = 50, .smallest_part = 8, .part = 10}).plan().micro_batches, 10);
 }
 
-TEST(PlanTest, EquallyLongSamplesAreToldInTwoWords) {
-  const SampleOffsets offsets = offsets_of({7, 7, 7, 7, 2});
-  const MicroBatches micro_batches = all_plans(offsets, 3, 0);
-  EXPECT_EQ(micro_batches.message(0), (std::vector<int32_t>{3, 7}));
-  EXPECT_EQ(micro_batches.message(1), (std::vector<int32_t>{2, 7, 2}));
-  expect_covers(micro_batches, offsets);
-  for (const std::vector<int32_t>& words : {std::vector<int32_t>{}, {3}, {0, 7}, {-1, 7}, {2, 7, 2, 1}, {3, 1, 2}})
-    EXPECT_THROW(content_of_message(words, false), Error);
-}
-
-TEST(PlanTest, MessagesOfScoringHoldTheTargets) {
+TEST(PlanTest, ContentOfScoringHoldsTheTargets) {
   const SampleOffsets offsets = offsets_of({3, 3, 2, 4}), scored = offsets_of({2, 1, 1, 2});
   const std::vector<int32_t> ids{10, 11, 12, 20, 21, 22, 30, 31, 40, 41, 42, 43};
-  // The pipeline has the samples from 1 on.
-  const MicroBatches micro_batches(offsets, std::span<const int32_t>(ids).subspan(3), {1, 3}, {2, 0}, &scored);
-  EXPECT_EQ(micro_batches.plan().first_scored, 2);
-  EXPECT_EQ(micro_batches.plan().max_scored, 2);
-  EXPECT_EQ(micro_batches.plan().max_rows({.positions = Positions::kAll, .score = true}), 2);
-  EXPECT_EQ(micro_batches[0].scored, 2);
-  EXPECT_EQ(micro_batches[1].first_scored, 2);
-  EXPECT_EQ(micro_batches.message(0), (std::vector<int32_t>{2, 3, 2, 1, 1, 22, 31}));
-  EXPECT_EQ(micro_batches.message(1), (std::vector<int32_t>{1, 4, 2, 42, 43}));
-  const MicroBatchContent content = content_of_message(micro_batches.message(0), true);
-  EXPECT_EQ(content.lengths, (std::vector<int32_t>{3, 2}));
-  EXPECT_EQ(content.scored, (std::vector<int32_t>{1, 1}));
-  EXPECT_EQ(content.targets, (std::vector<int32_t>{22, 31}));
-  for (const std::vector<int32_t>& words : {std::vector<int32_t>{}, {1, 4}, {1, 4, 2, 42}, {0, 1, 1}, {2, 3, 2, 1}})
-    EXPECT_THROW(content_of_message(words, true), Error);
+  const MicroBatches micro_batches(offsets, ids, {2, 0}, &scored);
+  EXPECT_EQ(micro_batches.plan().max_scored, 3);
+  EXPECT_EQ(micro_batches.plan().max_rows({.positions = Positions::kAll, .score = true}), 3);
+  const auto content = from_words<MicroBatchContent>(to_words(micro_batches.content(1)));
+  EXPECT_EQ(content.samples.first_sample, 2);
+  EXPECT_EQ(content.samples.first_token, 6);
+  EXPECT_EQ(content.samples.first_scored, 3);
+  EXPECT_EQ(content.samples.scored, 3);
+  EXPECT_EQ(content.lengths, (std::vector<int32_t>{2, 4}));
+  EXPECT_EQ(content.scored, (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(content.targets, (std::vector<int32_t>{31, 42, 43}));
+  EXPECT_EQ(content.ids, (std::vector<int32_t>{30, 31, 40, 41, 42, 43}));
+}
+
+// With replicas the last micro-batches are small, so that no replica has much left when another one has nothing.
+TEST(PlanTest, TheLastMicroBatchesOfReplicasAreSmall) {
+  const SampleOffsets offsets = SampleOffsets::equally_long(1000, 10);
+  const MicroBatches micro_batches(offsets, {}, {.tokens = 800, .replicas = 3});
+  expect_covers(micro_batches, offsets);
+  const int64_t count = micro_batches.plan().micro_batches;
+  EXPECT_EQ(micro_batches[0].tokens, 800);
+  EXPECT_EQ(micro_batches[count - 2].tokens, 100);
+  for (int64_t i = 1; i < count; ++i) EXPECT_LE(micro_batches[i].tokens, micro_batches[i - 1].tokens);
+  EXPECT_LE(count, 10000 / 800 + 3 * 8) << "too many small ones";
 }
 
 TEST(PlanTest, TargetKeepsStagesBusy) {
@@ -221,92 +212,6 @@ TEST(PlanTest, MicroBatchesAreLargestWhereResultsAreFew) {
   EXPECT_EQ(max_measured_target(DType::kBf16, {.hidden = Hidden::kMean}, 2048), 65536);
   for (const ResultKind& kind : {all, scores}) EXPECT_EQ(max_measured_target(DType::kBf16, kind, 2048), 65536);
   EXPECT_EQ(max_measured_target(DType::kF32, last, 2048), 16384);
-}
-
-TEST(ReplicaSamplesTest, EveryPipelineGetsItsShareInOrder) {
-  for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{1, 1, 1, 1},
-                                              {100, 1, 1, 1, 1},
-                                              {1, 1, 1, 1, 100},
-                                              {1, 8, 1, 1},
-                                              {5, 7, 3, 9, 2, 8, 1, 1, 30, 4}}) {
-    const SampleOffsets offsets = offsets_of(lengths);
-    for (int64_t replicas = 1; replicas <= 4; ++replicas) {
-      int64_t next = 0;
-      for (int64_t replica = 0; replica < replicas; ++replica) {
-        const SampleRange range = replica_samples(offsets, replicas, replica);
-        EXPECT_EQ(range.first, next);
-        EXPECT_GE(range.count, 1);
-        next += range.count;
-      }
-      EXPECT_EQ(next, static_cast<int64_t>(lengths.size()));
-    }
-  }
-  const SampleOffsets even = offsets_of(std::vector<int64_t>(1024, 32));
-  for (int64_t replica = 0; replica < 4; ++replica) EXPECT_EQ(replica_samples(even, 4, replica).count, 256);
-  EXPECT_THROW(replica_samples(offsets_of({3, 3}), 3, 0), Error);
-}
-
-// The fewest tokens that the largest share of a cut into `replicas` shares in order can have.
-int64_t largest_share_of_best_cut(const std::vector<int64_t>& lengths, int64_t replicas) {
-  const auto shares_of = [&](int64_t most) {
-    int64_t shares = 1, tokens = 0;
-    for (const int64_t length : lengths) {
-      if (tokens + length > most) ++shares, tokens = 0;
-      tokens += length;
-    }
-    return shares;
-  };
-  int64_t low = *std::max_element(lengths.begin(), lengths.end());
-  int64_t high = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (shares_of(middle) <= replicas)
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  return low;
-}
-
-std::vector<int64_t> ragged_lengths(std::mt19937& random, int64_t replicas) {
-  std::lognormal_distribution<double> length(2, 1.5);
-  std::vector<int64_t> lengths(static_cast<size_t>(replicas) + random() % 100);
-  for (int64_t& one : lengths) one = random() % 20 == 0 ? 1000 : 1 + static_cast<int64_t>(length(random));
-  return lengths;
-}
-
-// One long sample, or several, may cover the boundaries of many equal shares.
-TEST(ReplicaSamplesTest, NoShareIsEmptyAndNoneIsASampleLargerThanThoseOfTheBestCut) {
-  std::mt19937 random(1);
-  for (int list = 0; list < 10000; ++list) {
-    const auto replicas = static_cast<int64_t>(2 + random() % 63);
-    const std::vector<int64_t> lengths = ragged_lengths(random, replicas);
-    const SampleOffsets offsets = offsets_of(lengths);
-    const int64_t most =
-        largest_share_of_best_cut(lengths, replicas) + *std::max_element(lengths.begin(), lengths.end());
-    int64_t next = 0;
-    for (int64_t replica = 0; replica < replicas; ++replica) {
-      const SampleRange range = replica_samples(offsets, replicas, replica);
-      ASSERT_EQ(range.first, next) << "list " << list << ", replica " << replica;
-      ASSERT_GE(range.count, 1) << "list " << list << ", replica " << replica;
-      next += range.count;
-      ASSERT_LE(offsets[next] - offsets[range.first], most) << "list " << list << ", replica " << replica;
-    }
-    ASSERT_EQ(next, offsets.samples()) << "list " << list;
-  }
-}
-
-TEST(ReplicaSamplesTest, APlanOfAPartKnowsWhereItStands) {
-  const SampleOffsets offsets = offsets_of({3, 1, 4, 1, 5});
-  const std::vector<int32_t> ids{40, 41, 42, 43, 10, 50, 51, 52, 53, 54};
-  const MicroBatches micro_batches(offsets, ids, {2, 3}, {2, 0});
-  EXPECT_EQ(micro_batches.plan().first_sample, 2);
-  EXPECT_EQ(micro_batches.plan().first_token, 4);
-  ASSERT_EQ(micro_batches.plan().micro_batches, 2);
-  EXPECT_EQ(micro_batches[1].first_sample, 2);
-  EXPECT_EQ(micro_batches[1].first_token, 5);
-  EXPECT_EQ(micro_batches.ids(1).front(), 50);
-  EXPECT_EQ(micro_batches.ids(1).size(), 5u);
 }
 
 }  // namespace

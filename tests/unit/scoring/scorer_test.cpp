@@ -43,7 +43,7 @@ class CountingBackend : public CpuBackend {
 TEST_P(ScorerTest, MemoryIsAsItWasPlanned) {
   const ShardSet shards = ShardSet::open(golden_shards(GetParam(), 4));
   const Samples samples = random_samples(24, 40, 1, vocab());
-  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, {2});
+  const MicroBatches micro_batches(samples.offsets, samples.ids, {2});
   const BatchPlan& plan = micro_batches.plan();
   for (const int64_t pieces : {1, 2})
     for (const Positions positions : {Positions::kLast, Positions::kAll})
@@ -198,11 +198,11 @@ INSTANTIATE_TEST_SUITE_P(Golden, ScorerTest, testing::ValuesIn(kGoldenCases), Sc
 
 TEST(ScorerErrorTest, AStageThatNeverHearsEndsWithItsName) {
   const Samples samples = golden_samples("tiny-moe");
-  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, {1, 0});
+  const MicroBatches micro_batches(samples.offsets, samples.ids, {1, 0});
   LocalLink silent;
   LocalControlHub hub(2);
   LocalControlLink first(hub, 0), control(hub, 1);
-  first.send_step(micro_batches.message(0));
+  first.send_step(to_words(micro_batches.content(0)));
   LoadedStage loaded("tiny-moe", {4, 4}, DType::kF32);
   LocalChannel channel(&silent, nullptr);
   LocalBoard board(2);

@@ -18,14 +18,14 @@ Samples one_sample(int64_t tokens, int64_t scored) {
 }
 
 TEST(WindowsTest, AsInTransformersGuide) {
-  const Windows windows = cut_windows(one_sample(11, 10), {0, 1}, 6, 4);
+  const Windows windows = cut_windows(one_sample(11, 10), 6, 4);
   EXPECT_EQ(windows.offsets, (SampleOffsets{0, 6, 12, 15}));
   EXPECT_EQ(windows.ids, (TokenIds{0, 1, 2, 3, 4, 5, 4, 5, 6, 7, 8, 9, 8, 9, 10}));
   EXPECT_EQ(windows.scored, (SampleOffsets{0, 5, 9, 10}));
 }
 
 TEST(WindowsTest, OnlyWhereATargetIsScored) {
-  const Windows windows = cut_windows(one_sample(11, 2), {0, 1}, 6, 4);
+  const Windows windows = cut_windows(one_sample(11, 2), 6, 4);
   EXPECT_EQ(windows.offsets, (SampleOffsets{0, 6, 9}));
   EXPECT_EQ(windows.ids, (TokenIds{4, 5, 6, 7, 8, 9, 8, 9, 10}));
   EXPECT_EQ(windows.scored, (SampleOffsets{0, 1, 2}));
@@ -37,7 +37,7 @@ TEST(WindowsTest, EachTokenIsScoredOnceBehindEnoughOthers) {
     for (int64_t scored = 1; scored < tokens; ++scored)
       for (int64_t length = 2; length < 12; ++length)
         for (int64_t stride = 1; stride < length; ++stride) {
-          const Windows windows = cut_windows(one_sample(tokens, scored), {0, 1}, length, stride);
+          const Windows windows = cut_windows(one_sample(tokens, scored), length, stride);
           ASSERT_EQ(windows.scored.samples(), windows.offsets.samples());
           ASSERT_EQ(windows.scored.back(), scored);
           int64_t next = tokens - scored;
@@ -52,17 +52,16 @@ TEST(WindowsTest, EachTokenIsScoredOnceBehindEnoughOthers) {
           }
           ASSERT_EQ(next, tokens);
         }
-  EXPECT_THROW(cut_windows(one_sample(9, 8), {0, 1}, 4, 4), Error);
+  EXPECT_THROW(cut_windows(one_sample(9, 8), 4, 4), Error);
 }
 
 TEST(WindowsTest, ShortSamplesStayWhole) {
   Samples samples{.ids = {1, 2, 3, 4, 5, 6, 7}, .offsets = {0, 2, 7}};
   samples.scored = {0, 1, 5};
-  const Windows windows = cut_windows(samples, {0, 2}, 4, 2);
+  const Windows windows = cut_windows(samples, 4, 2);
   EXPECT_EQ(windows.offsets, (SampleOffsets{0, 2, 6, 9}));
   EXPECT_EQ(windows.scored, (SampleOffsets{0, 1, 4, 5}));
-  EXPECT_TRUE(any_longer(samples.offsets, {0, 2}, 4));
-  EXPECT_FALSE(any_longer(samples.offsets, {0, 1}, 4));
+  EXPECT_TRUE(any_longer(samples.offsets, 4));
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ TEST(SampleOffsetsTest, EquallyLongSamplesTakeNoMemory) {
   const SampleOffsets offsets = SampleOffsets::equally_long(int64_t{1} << 26, 32);
   EXPECT_EQ(offsets.back(), int64_t{1} << 31);
   EXPECT_EQ(offsets.memory_bytes(), 0u);
-  const MicroBatches micro_batches(offsets, {}, replica_samples(offsets, 3, 1), {0, 512});
+  const MicroBatches micro_batches(offsets, {}, {0, 512});
   EXPECT_EQ(micro_batches.memory_bytes(), 0u);
   const MicroBatch last = micro_batches[micro_batches.plan().micro_batches - 1];
   EXPECT_EQ(last.first_sample + last.samples, micro_batches.plan().samples);

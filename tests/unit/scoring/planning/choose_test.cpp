@@ -98,7 +98,7 @@ TEST(BestTargetTokensTest, SeesTheMicroBatchesThatAreCut) {
                                                      .pieces = 1,
                                                      .balance = false});
         size.tokens = choice.target_tokens;
-        const MicroBatches cut(offsets, {}, {0, kSamples}, size);
+        const MicroBatches cut(offsets, {}, size);
         EXPECT_DOUBLE_EQ(choice.seconds, static_cast<double>(cut.plan().micro_batches + kStages - 1))
             << length << " " << largest;
       }
