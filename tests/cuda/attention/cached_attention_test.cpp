@@ -154,9 +154,13 @@ class CudaCachedAttentionTest : public ::testing::Test {
   // Runs samples whose last tokens come one by one, as many as there are limits.
   void singles(const std::vector<int64_t>& lengths, AttentionShape shape, DType act,
                const std::vector<Limits>& all_limits) {
+    const Sequences sequences(lengths, 16, 7);
+    singles(lengths, shape, act, all_limits, random_qkv(act, sequences.packed.tokens(), shape, 3));
+  }
+  void singles(const std::vector<int64_t>& lengths, AttentionShape shape, DType act,
+               const std::vector<Limits>& all_limits, const HostTensor& qkv) {
     SCOPED_TRACE(fmt::format("{}, {} sequences", text(act, shape), lengths.size()));
     Sequences sequences(lengths, 16, 7);
-    const HostTensor qkv = random_qkv(act, sequences.packed.tokens(), shape, 3);
     start(sequences, 16, shape, act, qkv);
     const auto steps = static_cast<int64_t>(all_limits.size());
     std::vector<Sequences::Part> most, last;
@@ -292,6 +296,36 @@ TEST_F(CudaCachedAttentionTest, WorkspaceForSomeSequences) {
     for (const AttentionShape shape : with_both_caches({{4, 2, 64}}))
       singles({40, 2100, 70, 1500, 3, 1100}, shape, act,
               {{0, 0}, {0, 3 * 272}, {4096, 5 * 272 - 1}, {0, 5 * 272}, {0, 7 * 272}, {4096, 8 * 272}});
+}
+
+// Keys, values and queries of a cache in fp8 that the fast products cannot take: NaN, and magnitudes that leave the
+// range of the type once the powers of two are moved. Each sample has another kind, and the first none.
+TEST_F(CudaCachedAttentionTest, UnusualNumbersInFp8) {
+  const std::vector<int64_t> lengths(8, 1200);
+  for (const AttentionShape shape : std::vector<AttentionShape>{{8, 2, 64, true}, {4, 1, 128, true}, {16, 1, 64, true}})
+    for (const DType act : {DType::kBf16, DType::kF16}) {
+      HostTensor qkv(act, {8 * 1200, shape.qkv_columns()});
+      qkv.fill_random(3, 1.5f);
+      const int64_t key = shape.heads * shape.head_dim, value = key + shape.kv_heads * shape.head_dim;
+      std::vector<double> numbers = qkv.values();
+      const auto change = [&](int64_t sample, int64_t step, int64_t first, int64_t count, double factor) {
+        for (int64_t t = sample * 1200; t < (sample + 1) * 1200; t += step)
+          for (int64_t c = first; c < first + count; ++c) numbers[at(t * shape.qkv_columns() + c)] *= factor;
+      };
+      const double large = act == DType::kF16 ? 500 : 1e32;
+      change(1, 517, key + 3, 1, NAN);
+      change(2, 517, value + 5, 1, NAN);
+      change(3, 100, value, shape.head_dim, large);
+      change(4, 1, key, shape.head_dim, large);
+      change(4, 1, 0, key, 1 / large);
+      change(5, 1, 0, key, large);
+      change(6, 1, value, shape.head_dim, 1 / large);
+      change(7, 300, value, shape.head_dim, large);
+      change(7, 1, 0, key, 100);
+      qkv.fill(numbers);
+      qkv.fill(reference::fp8_keys_values(qkv, shape));
+      singles(lengths, shape, act, {{0}, {4096}}, qkv);
+    }
 }
 
 }  // namespace

@@ -25,17 +25,26 @@ __device__ Bytes load_bytes(const F8* row, int chunk, int head_dim) {
   return bytes;
 }
 
-// Loads eight elements of a row of head_dim into shared memory, with zeros beyond head_dim and for a row that is not
-// `valid`. `vector`: head_dim is a multiple of eight, and rows begin on 16 bytes.
+// Eight elements of a row of head_dim, with zeros beyond head_dim. `vector`: head_dim is a multiple of eight, and rows
+// begin on 16 bytes.
+template <bool vector, class T>
+__device__ uint4 chunk_of(const T* row, int chunk, int head_dim) {
+  uint4 bits = {0, 0, 0, 0};
+  if constexpr (vector) {
+    if (chunk * 8 < head_dim) bits = reinterpret_cast<const uint4*>(row)[chunk];
+  } else {
+    for (int e = 0; e < 8; ++e)
+      if (chunk * 8 + e < head_dim) reinterpret_cast<T*>(&bits)[e] = row[chunk * 8 + e];
+  }
+  return bits;
+}
+// Loads them into shared memory, zeros for a row that is not `valid`.
 template <bool vector, class T>
 __device__ void load_chunk(char* target, const T* row, int chunk, int head_dim, bool valid) {
-  const int column = chunk * 8;
-  if constexpr (vector) return copy_async(shared_address(target), row + column, valid && column < head_dim);
-  uint4 bits = {0, 0, 0, 0};
-  T* elements = reinterpret_cast<T*>(&bits);
-  for (int e = 0; e < 8; ++e)
-    if (valid && column + e < head_dim) elements[e] = row[column + e];
-  *reinterpret_cast<uint4*>(target) = bits;
+  if constexpr (vector)
+    return copy_async(shared_address(target), row + chunk * 8, valid && chunk * 8 < head_dim);
+  else
+    *reinterpret_cast<uint4*>(target) = valid ? chunk_of<false>(row, chunk, head_dim) : uint4{0, 0, 0, 0};
 }
 
 // The same for a row of keys or values, as elements of type T.

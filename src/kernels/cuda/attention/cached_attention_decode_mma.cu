@@ -1,7 +1,6 @@
 // cached_attention of sequences with one new token, for bf16 and fp16: the query heads of one key-value head are rows
 // of a 16-row tile of tensor cores. Each warp streams tiles of keys and of values through its own shared memory: it
-// loads the next keys while it weighs the last ones, and the next values while it multiplies keys. Tiles of fp8 are
-// loaded as they are and converted in shared memory, so that only half the bytes are read from memory.
+// loads the next keys while it weighs the last ones, and the next values while it multiplies keys.
 #include <algorithm>
 
 #include "kernels/cuda/attention/cached_attention_decode.cuh"
@@ -17,18 +16,15 @@ constexpr int kLanes = 4;  // lanes that share a row of scores
 template <int width>
 constexpr int kMaxWarps = 512 / width;
 constexpr int kSharedPerProcessor = 220 << 10;  // of an SM of sm_90; on other GPUs the number of warps fits less well
+constexpr int kMinBlocks = 2;  // with keys and values in fp8, blocks of kMaxWarps for whose registers an SM has room
+template <class E, int width>  // the warps for whose registers an SM has room; of 16-bit types shared memory has less
+constexpr int kResidentWarps = std::is_same_v<E, F8> ? kMinBlocks* kMaxWarps<width> : 64;
 
-template <class T, int width, bool vector>
-__device__ __forceinline__ void load_queries(const AttentionArgs& a, const DecodeRows& block, char* queries);
 template <class Step, int halves>
 __device__ __forceinline__ void store_largest(const float (&scores)[kScoreParts][4], int rows, const DecodeState& s);
 template <class Step, int halves>
 __device__ __forceinline__ void weigh_tile(const RawScores& rule, int rows, const float (&largest)[2],
-                                           float (&scores)[kScoreParts][4], uint32_t (&high)[kKeyTile / 16][4],
-                                           uint32_t (&low)[kKeyTile / 16][4], const DecodeState& s);
-template <class Step, int width, int halves>
-__device__ __forceinline__ void multiply_tile(uint32_t values, int rows, const uint32_t (&high)[kKeyTile / 16][4],
-                                              const uint32_t (&low)[kKeyTile / 16][4], const DecodeState& s);
+                                           float (&scores)[kScoreParts][4], const DecodeState& s);
 
 // - operands: args.attention.qkv [tokens, (heads + 2 kv_heads) head_dim], whose first pages.singles tokens are a
 //   sequence each; pages.keys and .values [pages, page_size, kv_heads, head_dim] of type E, T or F8; out [tokens, heads
@@ -40,9 +36,9 @@ __device__ __forceinline__ void multiply_tile(uint32_t values, int rows, const u
 //   rows beyond the eighth are not used, and their work is left out.
 // - alignment: `vector`: rows of a head, qkv, keys and values on 16 bytes; otherwise any. width: head_dim rounded up to
 //   64, 128 or 256.
-// - registers: not limited (the 1 below), because shared memory leaves no room for more blocks on an SM.
+// - registers: not limited for 16-bit keys and values, because shared memory leaves no room for more blocks on an SM.
 template <class T, class E, int width, int halves, bool vector>
-__global__ void __launch_bounds__(kMaxWarps<width> * 32, 1)
+__global__ void __launch_bounds__(kMaxWarps<width> * 32, std::is_same_v<E, F8> ? kMinBlocks : 1)
     cached_attention_decode_mma_kernel(CachedAttentionDecodeArgs args) {
   pdl_trigger();
   using Step = KeyStep<T, width>;
@@ -51,9 +47,10 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32, 1)
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const DecodeBlock place(a, kRows);
   const DecodeRows block = place.rows_of<width>(args, kRows);
-  TileStream<T, E, width, vector> stream(a, block, place.kv_head, shared + warp * 2 * Step::kKeyBytes);
+  using Stream = TileStream<T, E, width, vector>;
+  Stream stream(a, block, place.kv_head, shared + warp * Stream::kBufferBytes);
   const int rows = block.rows, splits = splits_of(block.keys), end_tile = stream.end_tile;
-  char* const queries = shared + warps * 2 * Step::kKeyBytes;
+  char* const queries = shared + warps * Stream::kBufferBytes;
   const DecodeState s = decode_state(reinterpret_cast<float*>(queries + rows * width * 2), rows, width, kLanes, warps);
   const RawScores rule(a.scale);
   const int first_split = blockIdx.y;
@@ -62,7 +59,7 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32, 1)
   pdl_wait();
   if (block.idle()) return;
 
-  load_queries<T, width, vector>(a, block, queries);
+  stream.load_queries(queries);
   if (tile < end_tile) stream.load_keys(tile, ready);
   commit_copies();
   if (tile < end_tile) stream.load_values(tile, ready);
@@ -86,7 +83,7 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32, 1)
         __syncwarp();
       float scores[kScoreParts][4];
       if (mine) {
-        Step::multiply_keys(query_base, query_row, stream.keys_to_multiply(), scores);
+        stream.multiply_keys(query_base, query_row, scores);
         __syncwarp();
         if (next < end_tile) stream.load_keys(next, ready);
         const int positions[2] = {block.keys - 1, block.keys - 1};
@@ -96,11 +93,13 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32, 1)
       commit_copies();
       __syncthreads();  // so that the round's largest scores are stored and the last round's parts have joined
       if (mine) {
-        uint32_t high[kKeyTile / 16][4], low[kKeyTile / 16][4];
-        weigh_tile<Step, halves>(rule, rows, largest, scores, high, low, s);
+        weigh_tile<Step, halves>(rule, rows, largest, scores, s);
         wait_copies<1>();  // until the values have arrived
         __syncwarp();
-        multiply_tile<Step, width, halves>(stream.values_to_multiply(), rows, high, low, s);
+        stream.template multiply_values<halves>(scores, [&](int half, int column, auto sums) {
+          const int row = row0 + 8 * half;
+          if (row < rows) *reinterpret_cast<decltype(sums)*>(s.parts + (warp * rows + row) * width + column) = sums;
+        });
         __syncwarp();
         if (next < end_tile) stream.load_values(next, ready);
         tile = next;
@@ -122,24 +121,10 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32, 1)
   wait_copies<0>();
 }
 
-template <int width>
+template <class E, int width>
 constexpr int shared_bytes(int rows, int warps, bool earlier) {
-  return rows * width * 2 + warps * 4 * kKeyTile * width +
+  return rows * width * 2 + warps * 2 * kKeyTile * width * static_cast<int>(sizeof(E)) +
          decode_floats(rows, width, kLanes, warps, earlier) * static_cast<int>(sizeof(float));
-}
-
-// Loads the block's query rows into shared memory, 16 bytes per thread at a time.
-template <class T, int width, bool vector>
-__device__ __forceinline__ void load_queries(const AttentionArgs& a, const DecodeRows& block, char* queries) {
-  constexpr int kChunks = width / 8;
-  for (int item = threadIdx.x; item < block.rows * kChunks; item += blockDim.x) {
-    const QkvColumns columns(a);
-    const int row = item / kChunks, chunk = item % kChunks;
-    load_chunk<vector>(queries + chunk_offset(row, chunk, kChunks),
-                       static_cast<const T*>(a.qkv) + block.token * columns.stride +
-                           static_cast<int64_t>(block.first_head + row) * a.head_dim,
-                       chunk, a.head_dim, true);
-  }
 }
 
 // Stores the largest score of each of the warp's rows in its tile.
@@ -153,13 +138,11 @@ __device__ __forceinline__ void store_largest(const float (&scores)[kScoreParts]
   }
 }
 
-// Turns scores into weights relative to the largest score up to this tile, each as two terms of type T
-// (KeyStep::weigh). Stores the sums of the weights, and the factors by which the results of earlier tiles shrink.
-// `largest` are the rows' largest scores before this round.
+// Turns scores into weights relative to the largest score up to this tile. Stores the sums of the weights, and the
+// factors by which the results of earlier tiles shrink. `largest` are the rows' largest scores before this round.
 template <class Step, int halves>
 __device__ __forceinline__ void weigh_tile(const RawScores& rule, int rows, const float (&largest)[2],
-                                           float (&scores)[kScoreParts][4], uint32_t (&high)[kKeyTile / 16][4],
-                                           uint32_t (&low)[kKeyTile / 16][4], const DecodeState& s) {
+                                           float (&scores)[kScoreParts][4], const DecodeState& s) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row0 = lane / 4;
   float with[2] = {};
 #pragma unroll
@@ -171,49 +154,37 @@ __device__ __forceinline__ void weigh_tile(const RawScores& rule, int rows, cons
   }
   float sums[2];
   Step::template weigh<halves>(scores, with, rule.log2_scale, sums);
-  Step::template terms<halves>(scores, high, low);
 #pragma unroll
   for (int r = 0; r < halves; ++r)
     if (row0 + 8 * r < rows) s.sums[(warp * rows + row0 + 8 * r) * kLanes + lane % 4] = sums[r];
-}
-
-// Multiplies the weights with the tile's values, kSlice columns at a time, and stores the result as the warp's part.
-template <class Step, int width, int halves>
-__device__ __forceinline__ void multiply_tile(uint32_t values, int rows, const uint32_t (&high)[kKeyTile / 16][4],
-                                              const uint32_t (&low)[kKeyTile / 16][4], const DecodeState& s) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row0 = lane / 4;
-#pragma unroll
-  for (int slice = 0; slice < width; slice += kSlice) {
-    float part[kSlice / 8][4];
-    Step::multiply_values(values, slice, high, low, part);
-#pragma unroll
-    for (int j = 0; j < kSlice / 8; ++j)
-#pragma unroll
-      for (int r = 0; r < halves; ++r)
-        if (row0 + 8 * r < rows)
-          *reinterpret_cast<float2*>(s.parts + (warp * rows + row0 + 8 * r) * width + slice + j * 8 + lane % 4 * 2) = {
-              part[j][2 * r], part[j][2 * r + 1]};
-  }
 }
 
 template <class T, class E, int width, int halves, bool vector>
 void launch_kernel(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   const AttentionArgs& a = args.attention;
   const int rows = std::min(kRows, a.heads / a.kv_heads);
-  // Doubles the warps of a block until they fill the GPU, but not beyond the tiles of a split.
-  const int resident = args.multiprocessors * (kSharedPerProcessor / shared_bytes<width>(rows, 1, true));
   const DecodeGrid grid = decode_grid(args, kRows, width);
   const int64_t units = a.pages.singles * a.kv_heads * grid.groups * grid.workers;
   const int64_t tiles = std::min<int64_t>(kSplitTiles, ceil_divide(args.max_length, kKeyTile));
+  const auto resident = [&](int warps) {  // blocks of so many warps that run at a time
+    return args.multiprocessors *
+           std::min(kSharedPerProcessor / shared_bytes<E, width>(rows, warps, true), kResidentWarps<E, width> / warps);
+  };
+  const auto rounds = [&](int warps) { return ceil_divide(units, resident(warps)) * ceil_divide(tiles, warps); };
+  const auto may_double = [&](int warps) {
+    return warps < kMaxWarps<width> && warps < tiles &&
+           shared_bytes<E, width>(rows, 2 * warps, true) <= kMaxSharedBytes - kStaticBytes;
+  };
+  // Doubles the warps of a block until they fill the GPU, but not beyond the tiles of a split. Then as long as this
+  // leaves fewer processors without a block at the end.
   int warps = 1;
-  while (warps < kMaxWarps<width> && warps < tiles && units * warps < resident &&
-         shared_bytes<width>(rows, 2 * warps, true) <= kMaxSharedBytes - kStaticBytes)
-    warps *= 2;
-  const int bytes = shared_bytes<width>(rows, warps, grid.alone);
+  while (may_double(warps) && units * warps < resident(1)) warps *= 2;
+  while (may_double(warps) && rounds(2 * warps) < rounds(warps)) warps *= 2;
+  const int bytes = shared_bytes<E, width>(rows, warps, grid.alone);
   constexpr auto kernel = cached_attention_decode_mma_kernel<T, E, width, halves, vector>;
   constexpr int kMaxBytes =
-      std::min(shared_bytes<width>(kRows, kMaxWarps<width>, true), kMaxSharedBytes - kStaticBytes);
-  allow_shared_bytes<kernel, kMaxBytes>(std::min(shared_bytes<width>(rows, kMaxWarps<width>, true), kMaxBytes));
+      std::min(shared_bytes<E, width>(kRows, kMaxWarps<width>, true), kMaxSharedBytes - kStaticBytes);
+  allow_shared_bytes<kernel, kMaxBytes>(std::min(shared_bytes<E, width>(rows, kMaxWarps<width>, true), kMaxBytes));
   launch_dependent("cached_attention_decode_mma_kernel", kernel, {grid.blocks(a), warps * 32, bytes}, stream, args);
 }
 

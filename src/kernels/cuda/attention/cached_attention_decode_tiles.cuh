@@ -1,8 +1,10 @@
-// How a warp of cached_attention_decode_mma.cu loads tiles of keys and of values into its shared memory.
+// How a warp of cached_attention_decode_mma.cu loads tiles of keys and of values into its shared memory and multiplies
+// them.
 #pragma once
 
 #include "kernels/cuda/attention/attention_mma.cuh"
 #include "kernels/cuda/attention/cached_attention_decode.cuh"
+#include "kernels/cuda/attention/fp8_tile.cuh"
 
 namespace lfm2 {
 
@@ -37,68 +39,24 @@ __device__ void load_tile(char* target, const T* head, int stride, const int (&r
   }
 }
 
-// How a warp shares a tile of fp8: lane l has piece l % kPieces, 16 elements, of every kStep-th row. Loaded pieces lie
-// as the lanes have them, so each lane converts what it has loaded.
-template <int width>
-struct Fp8Tile {
-  static constexpr int kPieces = width / 16, kStep = 32 / kPieces, kEach = kKeyTile / kStep;
-
-  // The row of the lane's i-th piece, and the value in `of_rows` of the lane that knows this row of the tile.
-  __device__ static int row(int i) { return static_cast<int>(threadIdx.x) % 32 / kPieces + i * kStep; }
-  __device__ static int get(const int (&of_rows)[2], int i) {
-    return __shfl_sync(kAllLanes, i < kEach / 2 ? of_rows[0] : of_rows[1], row(i) % 32);
-  }
-  __device__ static int piece() { return static_cast<int>(threadIdx.x) % kPieces; }
-  __device__ static char* place(char* bytes, int i) {
-    return bytes + (i * 32 + static_cast<int>(threadIdx.x) % 32) * 16;
-  }
-
-  // `rows` and `count` as for load_tile.
-  template <bool vector>
-  __device__ static void load(char* bytes, const CachedHead<F8>& head, const int (&rows)[2], int count, int head_dim) {
-#pragma unroll(vector ? kEach : 1)
-    for (int i = 0; i < kEach; ++i) {
-      const F8* const source = head.elements + get(rows, i) * head.stride;
-      const bool valid = row(i) < count && piece() * 16 < head_dim;
-      if constexpr (vector)
-        copy_async(shared_address(place(bytes, i)), source + piece() * 16, valid);
-      else
-        *reinterpret_cast<uint4*>(place(bytes, i)) =
-            valid ? load_bytes<uint4, false>(source, piece(), head_dim) : uint4{0, 0, 0, 0};
-    }
-  }
-  // Writes the elements as a tile of type T. `exponents` are those of the scales of the rows lane and lane + 32.
-  template <class T>
-  __device__ static void convert(char* bytes, const int (&exponents)[2], char* tile) {
-#pragma unroll 4
-    for (int i = 0; i < kEach; ++i) {
-      const float scale = scale_of(get(exponents, i));
-      const uint4 elements = *reinterpret_cast<const uint4*>(place(bytes, i));
-      *reinterpret_cast<uint4*>(tile + chunk_offset(row(i), 2 * piece(), width / 8)) =
-          from_fp8<T>(uint2{elements.x, elements.y}, scale);
-      *reinterpret_cast<uint4*>(tile + chunk_offset(row(i), 2 * piece() + 1, width / 8)) =
-          from_fp8<T>(uint2{elements.z, elements.w}, scale);
-    }
-  }
-};
-
 // The tiles that one warp of a block processes: in every split of the block each warps-th tile, where the number of
-// warps divides kSplitTiles. The warp has its own buffers for keys and values: two tiles of type T, or, for fp8, a tile
-// of type T into which both are converted, and two tiles of bytes.
+// warps divides kSplitTiles. The warp has its own buffers, for a tile of keys and a tile of values of type E.
 template <class T, class E, int width, bool vector>
 class TileStream {
   static constexpr bool kFp8 = std::is_same_v<E, F8>;
-  static constexpr int kTileBytes = KeyStep<T, width>::kKeyBytes;
+  static constexpr int kTileBytes = kKeyTile * width * static_cast<int>(sizeof(E));
+  using Step = KeyStep<T, width>;
+  using Fp8 = Fp8Tile<T, width>;
 
   const AttentionArgs& a;
   const DecodeRows& block;
   const CachedHead<E> all_keys, all_values;  // those of the key-value head, in the whole cache
   const int warps;
-  char* const converted;                               // for fp8: the tile that is multiplied
-  char *const keys, *const values;                     // the buffers that tiles are loaded into
+  char *const keys, *const values;
   int key_exponents[2] = {}, value_exponents[2] = {};  // for fp8: those of the loaded rows lane and lane + 32
 
  public:
+  static constexpr int kBufferBytes = 2 * kTileBytes;
   const int end_tile;
 
   __device__ __forceinline__ TileStream(const AttentionArgs& args, const DecodeRows& rows, int kv_head, char* buffers)
@@ -107,9 +65,8 @@ class TileStream {
         all_keys(a, a.pages.keys, a.pages.key_scales, kv_head),
         all_values(a, a.pages.values, a.pages.value_scales, kv_head),
         warps(blockDim.x / 32),
-        converted(buffers),
-        keys(buffers + (kFp8 ? kTileBytes : 0)),
-        values(buffers + (kFp8 ? kTileBytes + kTileBytes / 2 : kTileBytes)),
+        keys(buffers),
+        values(buffers + kTileBytes),
         end_tile((block.keys + kKeyTile - 1) / kKeyTile) {}
 
   // The rows of the cache that hold a tile's positions lane and lane + 32.
@@ -126,34 +83,96 @@ class TileStream {
   __device__ __forceinline__ void load_values(int tile, const int (&from)[2]) {
     load(values, all_values, tile, from, value_exponents);
   }
-  // The tile that has arrived, in shared memory. The warp must be done with the previous tile.
-  __device__ __forceinline__ uint32_t keys_to_multiply() const { return to_multiply(keys, key_exponents); }
-  __device__ __forceinline__ uint32_t values_to_multiply() const { return to_multiply(values, value_exponents); }
+  // Loads the block's query rows, 16 or 32 bytes per thread at a time.
+  __device__ __forceinline__ void load_queries(char* queries) const {
+    const QkvColumns columns(a);
+    const T* const first = static_cast<const T*>(a.qkv) + block.token * columns.stride +
+                           static_cast<int64_t>(block.first_head) * a.head_dim;
+    if constexpr (kFp8) return Fp8::template load_queries<vector>(queries, first, block.rows, a.head_dim);
+    constexpr int kChunks = width / 8;
+    for (int item = threadIdx.x; item < block.rows * kChunks; item += blockDim.x) {
+      const int row = item / kChunks, chunk = item % kChunks;
+      load_chunk<vector>(queries + chunk_offset(row, chunk, kChunks), first + row * a.head_dim, chunk, a.head_dim,
+                         true);
+    }
+  }
+  // scores = queries times the keys that have arrived.
+  __device__ __forceinline__ void multiply_keys(uint32_t queries, int query_row,
+                                                float (&scores)[kScoreParts][4]) const {
+    if constexpr (kFp8)
+      Fp8::multiply_keys(queries, query_row, shared_address(keys), key_exponents, scores);
+    else
+      Step::multiply_keys(queries, query_row, shared_address(keys), scores);
+  }
+  // Multiplies weights, `scores` as KeyStep::weigh leaves them, with the values that have arrived, kSlice columns at a
+  // time. store(row, column, sums) stores two neighbouring columns of the lane's row, or, for fp8, four.
+  template <int halves, class Store>
+  __device__ __forceinline__ void multiply_values(const float (&scores)[kScoreParts][4], Store store) const {
+    if constexpr (kFp8)
+      if (!Fp8::lifts(value_exponents)) return multiply_converted_values<halves>(scores, store);
+    uint32_t high[kKeyTile / 16][4], low[kKeyTile / 16][4];
+    Step::template terms<halves>(scores, high, low);
+    if constexpr (kFp8) Fp8::lift(value_exponents, high, low);
+    bool has_nan = false;
+#pragma unroll
+    for (int slice = 0; slice < width; slice += kSlice) {
+      float sums[kSlice / 8][4];
+      if constexpr (kFp8) {
+        has_nan |= Fp8::template multiply_values<true>(shared_address(values), slice, value_exponents, high, low, sums);
+        store_fp8<halves>(slice, sums, store);
+      } else {
+        Step::multiply_values(shared_address(values), slice, high, low, sums);
+#pragma unroll
+        for (int j = 0; j < kSlice / 8; ++j)
+#pragma unroll
+          for (int r = 0; r < halves; ++r)
+            store(r, slice + j * 8 + lane_columns(2), float2{sums[j][2 * r], sums[j][2 * r + 1]});
+      }
+    }
+    if constexpr (kFp8)
+      if (has_nan) multiply_converted_values<halves>(scores, store);
+  }
   __device__ __forceinline__ int tile_after(int tile) const {
     const int next = tile + warps;
     return next / kSplitTiles == tile / kSplitTiles ? next : next + (block.step() - 1) * kSplitTiles;
   }
 
  private:
+  __device__ __forceinline__ static int lane_columns(int each) { return static_cast<int>(threadIdx.x) % 4 * each; }
+
   __device__ __forceinline__ void load(char* buffer, const CachedHead<E>& head, int tile, const int (&from)[2],
                                        int (&exponents)[2]) const {
     const int count = block.keys - tile * kKeyTile;
     if constexpr (kFp8) {
-      Fp8Tile<width>::template load<vector>(buffer, head, from, count, a.head_dim);
+      Fp8::template load<vector>(buffer, head, from, count, a.head_dim);
 #pragma unroll
       for (int i = 0; i < 2; ++i)  // rows beyond the last are zeros
-        exponents[i] = static_cast<int>(threadIdx.x) % 32 + 32 * i < count ? head.exponent(from[i]) : kScaleBias;
+        exponents[i] = static_cast<int>(threadIdx.x) % 32 + 32 * i < count ? head.exponent(from[i]) : kMinScaleExponent;
     } else {
       load_tile<T, width, vector>(buffer, head.elements, static_cast<int>(head.stride), from, count, a.head_dim);
     }
   }
-  __device__ __forceinline__ uint32_t to_multiply(char* buffer, const int (&exponents)[2]) const {
-    if constexpr (kFp8) {
-      Fp8Tile<width>::template convert<T>(buffer, exponents, converted);
-      __syncwarp();
-      buffer = converted;
+
+  template <int halves, class Store>
+  __device__ __forceinline__ static void store_fp8(int slice, const float (&sums)[kSlice / 8][4], Store store) {
+#pragma unroll
+    for (int j = 0; j < kSlice / 8; j += 2)
+#pragma unroll
+      for (int r = 0; r < halves; ++r)
+        store(r, slice + j * 8 + lane_columns(4),
+              float4{sums[j][2 * r], sums[j + 1][2 * r], sums[j][2 * r + 1], sums[j + 1][2 * r + 1]});
+  }
+  template <int halves, class Store>
+  __device__ __forceinline__ void multiply_converted_values(const float (&scores)[kScoreParts][4], Store store) const {
+    uint32_t high[kKeyTile / 16][4], low[kKeyTile / 16][4];
+    Step::template terms<halves>(scores, high, low);
+#pragma unroll 1
+    for (int slice = 0; slice < width; slice += kSlice) {
+      float sums[kSlice / 8][4];
+      Fp8::multiply_converted_values(shared_address(values), slice, value_exponents[0], value_exponents[1], high, low,
+                                     sums);
+      store_fp8<halves>(slice, sums, store);
     }
-    return shared_address(buffer);
   }
 };
 

@@ -57,6 +57,12 @@ __device__ inline void load_matrices_transposed(uint32_t (&r)[4], uint32_t addre
                : "memory");
 }
 
+__device__ inline uint32_t load_shared_u16(uint32_t address) {
+  uint16_t bits;
+  asm volatile("ld.shared.u16 %0, [%1];\n" : "=h"(bits) : "r"(address) : "memory");
+  return bits;
+}
+
 // d += a b, for a [16, 16], b [16, 8] and d [16, 8] fp32. Lane l holds of d:
 //                columns 2 (l % 4) + {0, 1}
 //   row l / 4         d[0]  d[1]
