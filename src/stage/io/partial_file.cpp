@@ -339,7 +339,7 @@ void PartialFile::remove() {
 // without a journal it would count as somebody else's; a journal without its content has no valid record. The name is
 // removed last, because until then the lock on the file keeps other runs away from the journals.
 void PartialFile::remove_all() {
-  static_cast<void>(::ftruncate(file_.get(), 0));
+  [[maybe_unused]] const int truncated = ::ftruncate(file_.get(), 0);
   remove_journals(output_);
   ::unlink(path_.c_str());
 }
