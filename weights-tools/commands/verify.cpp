@@ -139,11 +139,12 @@ std::string verify(const VerifyOptions& options, ProgressMode mode) {
   std::unique_ptr<ModelSource> other;
   if (options.against) {
     other = open_model(*options.against, options.config);
-    other = adapt(in_form_of(*model, std::move(other), !options.adapters.empty()), options.adapters);
+    const int threads = options.untrusted ? 1 : 0;  // the child process may not create any
+    other = adapt(in_form_of(*model, std::move(other), !options.adapters.empty()), options.adapters, threads);
+    expect_same_adapters(*model, *other, options);
     if (other->config() != model->config())
       throw Error(ExitCode::kData,
                   fmt::format("{}: the configuration differs from that of {}", options.model, *options.against));
-    expect_same_adapters(*model, *other, options);
     expect_same_tensors(*model, *other);
   }
   const std::string text_files = verify_text_files(*model, options);

@@ -338,6 +338,7 @@ class AdapterTest(CliTest):
         self.succeed("split", GOLDEN / "tiny-dense", *twice, "--out", shards)
         against = ["verify", shards, "--against", GOLDEN / "tiny-dense"]
         self.succeed(*against, *twice)
+        self.succeed(*against, *twice, "--untrusted")
         self.refuse(65, ["adapter-dense", "expected none", "--adapter"], *against)
         self.refuse(65, ["expected", "--adapter"], *against, "--adapter", adapter)
         self.refuse(64, ["--adapter", "--against"], "verify", shards, *twice)
