@@ -96,10 +96,7 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32, std::is_same_v<E, F8> ?
         weigh_tile<Step, halves>(rule, rows, largest, scores, s);
         wait_copies<1>();  // until the values have arrived
         __syncwarp();
-        stream.template multiply_values<halves>(scores, [&](int half, int column, auto sums) {
-          const int row = row0 + 8 * half;
-          if (row < rows) *reinterpret_cast<decltype(sums)*>(s.parts + (warp * rows + row) * width + column) = sums;
-        });
+        stream.template multiply_values<halves>(scores, s);
         __syncwarp();
         if (next < end_tile) stream.load_values(next, ready);
         tile = next;

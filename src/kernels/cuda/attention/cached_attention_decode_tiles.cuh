@@ -105,9 +105,15 @@ class TileStream {
       Step::multiply_keys(queries, query_row, shared_address(keys), scores);
   }
   // Multiplies weights, `scores` as KeyStep::weigh leaves them, with the values that have arrived, kSlice columns at a
-  // time. store(row, column, sums) stores two neighbouring columns of the lane's row, or, for fp8, four.
-  template <int halves, class Store>
-  __device__ __forceinline__ void multiply_values(const float (&scores)[kScoreParts][4], Store store) const {
+  // time, and stores the results as the warp's part.
+  template <int halves>
+  __device__ __forceinline__ void multiply_values(const float (&scores)[kScoreParts][4], const DecodeState& s) const {
+    // Neighbouring columns of one of the lane's rows: two, or, for fp8, four.
+    const auto store = [&](int half, int column, auto sums) {
+      const int warp = threadIdx.x / 32, row = static_cast<int>(threadIdx.x) % 32 / 4 + 8 * half;
+      if (row < block.rows)
+        *reinterpret_cast<decltype(sums)*>(s.parts + (warp * block.rows + row) * width + column) = sums;
+    };
     if constexpr (kFp8)
       if (!Fp8::lifts(value_exponents)) return multiply_converted_values<halves>(scores, store);
     uint32_t high[kKeyTile / 16][4], low[kKeyTile / 16][4];
