@@ -181,7 +181,8 @@ void add_verify(CLI::App& app, Program& program) {
 void add_inspect(CLI::App& app, Program& program) {
   CLI::App* command = add_command(app, "inspect", "Show configuration, stages, layers, tensors and bytes");
   InspectOptions& options = program.inspect;
-  command->add_option("MODEL", options.model, "The model, or a folder of shards")->required();
+  command->add_option("MODEL", options.model, "The model, a folder of shards, or the folder of a DSpark drafter")
+      ->required();
   add_config(*command, options.config);
   begin_group(*command, help_group::kOutput);
   command->add_flag("--json", options.json, "Print JSON, for programs");
@@ -196,6 +197,8 @@ void add_plan(CLI::App& app, Program& program) {
                    "A model, a folder of shards, a config.json, or lfm2-8b-a1b, lfm2-350m, lfm2-tiny")
       ->required();
   add_config(*command, options.config);
+  command->add_option("--draft", options.draft, "Folder of a DSpark drafter, which the last stage holds, too")
+      ->type_name("DIR");
   add_number(*command, "--length", options.length, "Tokens in one sample", 1, kMax)->capture_default_str();
   begin_group(*command, help_group::kOutput);
   command->add_flag("--json", options.json, "Print JSON, for programs");

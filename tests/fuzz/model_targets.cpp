@@ -14,6 +14,7 @@
 #include "base/checked_file.h"
 #include "fuzz/parser_files.h"
 #include "fuzz/targets.h"
+#include "stage/dspark/dspark_files.h"
 #include "stage/model/model_config.h"
 #include "stage/model/tensor_table.h"
 #include "stage/shards/shard_format.h"
@@ -114,6 +115,12 @@ void config_json(Bytes bytes) {
     uint64_t total = 0;
     for (const TensorSpec& spec : model_tensors(config)) total = checked_add(total, numel(spec.dims), spec.name);
     if (config.layer_types.size() != static_cast<size_t>(config.layers) || total == 0) std::abort();
+  });
+  expect_only_errors([&] {  // the same file as that of a drafter
+    const DsparkConfig config = parse_dspark_config(text, "config.json");
+    uint64_t total = 0;
+    for (const DsparkTensor& one : dspark_tensors(config)) total = checked_add(total, numel(one.dims), one.name);
+    if (config.taps.empty() || config.taps.back() + 1 >= config.target_layers || total == 0) std::abort();
   });
 }
 

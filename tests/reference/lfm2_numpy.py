@@ -227,9 +227,9 @@ class Model:
         return out
 
     def forward(self, ids):
-        """Logits [tokens, vocab] of one sample."""
+        """Logits [tokens, vocab] of one sample. `hidden` then has the residual stream after each layer."""
         x = self.tensors["model.embed_tokens.weight"][np.asarray(ids)]
-        self.stable = np.ones(len(ids), bool)
+        self.stable, self.hidden = np.ones(len(ids), bool), []
         for i, kind in enumerate(layer_types(self.config)):
             prefix = f"model.layers.{i}."
             normed = self.norm(x, prefix + "operator_norm")
@@ -237,6 +237,7 @@ class Model:
             normed = self.norm(x, prefix + "ffn_norm")
             dense = i < dense_layers(self.config)
             x = x + (self.swiglu if dense else self.mixture)(normed, prefix + "feed_forward.")
+            self.hidden.append(x)
         self.stable = np.logical_and.accumulate(self.stable)
         head = "model.embed_tokens.weight" if is_tied(self.config) else "lm_head.weight"
         return self.norm(x, "model.embedding_norm") @ self.tensors[head].T

@@ -37,6 +37,7 @@ ALLOWED = {
     "stage/hdf5": ENGINE,
     "stage/model": ENGINE,
     "stage/shards": ENGINE + ["stage/hdf5", "stage/model"],
+    "stage/dspark": ENGINE + ["stage/model", "stage/shards"],
     "stage/io/lines": BASE,
     # Requests and answers as JSON: of the engine it knows three headers and what they include, and no job, no files and no transport.
     "openai": BASE + ["grammar", "grammar/expression", "kernels/sampling.h", "stage/pipeline/request.h", "stage/pipeline/completion.h", "text", "text/unicode", "openai/answer"],
@@ -48,7 +49,7 @@ ALLOWED = {
     "stage/scoring": ENGINE + ["comm", "stage/model", "stage/io", "stage/io/samples", "stage/pipeline"],
     "stage/scoring/planning": ENGINE + ["comm", "stage/model", "stage/io", "stage/io/samples", "stage/pipeline", "stage/scoring"],
     # Scoring and generation never include each other.
-    "stage/generation": ENGINE + ["comm", "grammar", "stage/model", "stage/pipeline", "text"],
+    "stage/generation": ENGINE + ["comm", "grammar", "stage/model", "stage/dspark", "stage/pipeline", "text"],
 }
 JINJA = [*BASE, "text/jinja/values"]
 ALLOWED["text/unicode"] = BASE
@@ -68,7 +69,7 @@ ALLOWED["grammar/schema"] = ALLOWED["grammar/matcher"] + ["grammar/matcher"]
 ALLOWED["grammar"] = ALLOWED["grammar/schema"] + ["grammar/schema"]
 # The transport knows no model, no MPI and no OpenAI.
 ALLOWED["serve/http"] = BASE
-STAGE = ["grammar", "openai", "openai/answer", "openai/responses", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "stage/scoring", "stage/scoring/planning",
+STAGE = ["grammar", "openai", "openai/answer", "openai/responses", "stage/hdf5", "stage/model", "stage/shards", "stage/dspark", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "stage/scoring", "stage/scoring/planning",
          "stage/generation", "text"]
 # Over scoring and generation, whose figures it puts together.
 ALLOWED["stage/report"] = ENGINE + ["comm", *STAGE]
@@ -80,7 +81,7 @@ ALLOWED["serve/page"] = ["serve/http"]
 ALLOWED["serve/batches"] = ENGINE + ["serve/http", "openai", "stage/io/lines", "stage/pipeline", "text"]
 ALLOWED["serve"] = ENGINE + ["serve/batches", "serve/http", "serve/page", "comm", "openai", "openai/responses", "stage", "stage/io", "stage/pipeline", "stage/job", "text"]
 ALLOWED["app"] = [*BASE, "comm", "serve", "stage/job", "stage/doctor"]
-TOOLS = [*ENGINE, "base/options", "stage/hdf5", "stage/model", "stage/shards"]
+TOOLS = [*ENGINE, "base/options", "stage/hdf5", "stage/model", "stage/shards", "stage/dspark"]
 # A circle: model_writer makes the files of model_bin, whose layout needs a writer's types.
 ALLOWED["weights-tools/model"] = TOOLS + ["kernels/cpu/simd", "weights-tools/formats"]
 # An adapter's patterns are regular expressions.

@@ -51,7 +51,7 @@ struct InspectOptions {
 
 struct PlanOptions {
   std::string model, dtype = "keep", gpu_memory;
-  std::optional<std::string> config;
+  std::optional<std::string> config, draft;  // draft: the folder of a drafter
   std::optional<int64_t> stages;
   std::vector<int64_t> layers;
   int64_t micro_batch = 0, length = 32;  // micro_batch 0: enough samples for 2048 tokens
@@ -77,6 +77,7 @@ void run_quantize(const QuantizeOptions& options, const Console& console);
 void run_merge(const MergeOptions& options, const Console& console);
 void run_verify(const VerifyOptions& options, const Console& console);
 void run_inspect(const InspectOptions& options);
+void run_inspect_drafter(const InspectOptions& options);  // of the folder of a drafter
 void run_plan(const PlanOptions& options);
 void run_tokenize(const TokenizeOptions& options);
 

@@ -8,6 +8,7 @@
 #include "base/bytes_text.h"
 #include "base/error.h"
 #include "base/json/json.h"
+#include "stage/dspark/dspark_files.h"
 #include "stage/shards/fp8_tensors.h"
 #include "stage/shards/shard_reader.h"
 #include "weights-tools/commands/commands.h"
@@ -154,6 +155,7 @@ OrderedJson describe(const ModelSource& model, const std::string& path, const Sh
 }  // namespace
 
 void run_inspect(const InspectOptions& options) {
+  if (is_dspark_folder(options.model)) return run_inspect_drafter(options);
   const auto model = open_model(options.model, options.config, FolderForm::kShards);
   std::optional<ShardSet> shards;
   if (model->form() == "shards") shards = ShardSet::open(options.model);

@@ -6,6 +6,7 @@
 #include "base/bytes_text.h"
 #include "base/error.h"
 #include "base/json/json.h"
+#include "stage/dspark/dspark_files.h"
 #include "stage/shards/fp8_tensors.h"
 #include "weights-tools/commands/commands.h"
 #include "weights-tools/commands/stages.h"
@@ -37,7 +38,8 @@ DType act_dtype(const ModelSource& model, std::optional<DType> wanted) {
 struct Plan {
   std::vector<StageNeeds> stages;
   NeedsInput input;
-  uint64_t gpu_bytes = 0;  // memory of a GPU; 0: not given
+  uint64_t gpu_bytes = 0;      // memory of a GPU; 0: not given
+  uint64_t drafter_cache = 0;  // bytes of a drafter's cache for each position; 0: no drafter
   bool fits(const StageNeeds& stage) const { return stage.total_bytes() <= gpu_bytes; }
 };
 
@@ -58,6 +60,9 @@ void print_plan(const Plan& plan, const ModelConfig& config) {
                                    : "  NO");
   }
   fmt::print("\nLM head: {:.4f} GFLOP for each position with logits, in the last stage\n", head_gflop(config));
+  if (plan.drafter_cache > 0)
+    fmt::print("drafter: its weights count in the last stage, which also holds {} for each cached position\n",
+               bytes_text(plan.drafter_cache));
   if (plan.gpu_bytes == 0) return;
   const bool all = std::all_of(plan.stages.begin(), plan.stages.end(), [&](const auto& s) { return plan.fits(s); });
   fmt::print("{} in {} for each GPU\n", all ? "fits" : "does NOT fit", bytes_text(plan.gpu_bytes));
@@ -70,6 +75,7 @@ OrderedJson describe(const Plan& plan, const ModelConfig& config) {
                       {"head_gflop_per_position", head_gflop(config)},
                       {"stages", OrderedJson::array()}};
   if (plan.gpu_bytes > 0) json["gpu_memory_bytes"] = plan.gpu_bytes;
+  if (plan.drafter_cache > 0) json["drafter_cache_bytes_for_each_position"] = plan.drafter_cache;
   for (const StageNeeds& s : plan.stages) {
     OrderedJson stage = {{"layer_first", s.layers.first},          {"layer_count", s.layers.count},
                          {"attention_layers", s.attention_layers}, {"parameters", s.parameters},
@@ -80,6 +86,20 @@ OrderedJson describe(const Plan& plan, const ModelConfig& config) {
     json["stages"].push_back(std::move(stage));
   }
   return json;
+}
+
+// Adds a drafter to the last stage, and the hidden states that travel to it to the stages that send or receive them.
+void add_drafter(Plan& plan, const ModelConfig& target, const std::string& folder) {
+  const DsparkFiles files = DsparkFiles::open(folder);
+  expect_target(files.config, target, files.config_path);
+  StageNeeds& last = plan.stages.back();
+  for (const auto& [name, raw] : files.tensors) last.parameters += numel(raw.dims);
+  last.weight_bytes += held_bytes(files, plan.input.act);
+  for (StageNeeds& stage : plan.stages) {
+    const auto taps = std::ranges::count_if(files.config.taps, [&](int64_t tap) { return tap < stage.layers.end(); });
+    stage.slot_bytes += stage.slot_bytes * static_cast<uint64_t>(taps);
+  }
+  plan.drafter_cache = cache_bytes(files.config, plan.input.act);
 }
 
 }  // namespace
@@ -95,6 +115,7 @@ void run_plan(const PlanOptions& options) {
   if (plan.input.dtype && holds_fp8(*model)) model = dequantize(std::move(model), *plan.input.dtype);
   plan.input.act = act_dtype(*model, plan.input.dtype);
   plan.stages = stage_needs(*model, choose_stages(model->config().layers, options.stages, options.layers), plan.input);
+  if (options.draft) add_drafter(plan, model->config(), *options.draft);
   if (options.json)
     fmt::print("{}\n", json_text(describe(plan, model->config()), 2));
   else

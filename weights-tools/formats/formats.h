@@ -2,27 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/checked_file.h"
-#include "stage/model/tensor_table.h"
+#include "stage/shards/safetensors.h"
 #include "weights-tools/model/model_writer.h"
 
 namespace lfm2 {
-
-// A tensor as a file describes it, before it is matched with the model's tensors.
-struct RawTensor {
-  std::vector<uint64_t> dims;
-  DType dtype = DType::kF32;
-  size_t file = 0;                 // index into the source's files
-  uint64_t offset = 0, bytes = 0;  // place in that file; checked to lie inside it
-  std::string checkpoint_name;     // after matching: the file's name, if it differs from that of model_tensors()
-};
-
-using RawTensors = std::map<std::string, RawTensor>;
 
 // model.bin, the original project's form: a table of names, shapes and offsets, then fp32 data.
 
@@ -32,13 +20,6 @@ RawTensors read_model_bin_header(const CheckedFile& file);
 
 // The layout of the model in the order of model_tensors(), all fp32, with the data directly after the table.
 FileLayout model_bin_layout(const ModelSource& source);
-
-// The safetensors file format: a strict reader of the header, and the layout that Hugging Face's library would write.
-
-// The tensors of one file; each gets `file_index`. Checks that the header is at most 16 MiB, inside the file and strict
-// JSON, that sizes are shape x dtype, and that there is no hole, no overlap and nothing after the last tensor.
-// Error(kData).
-RawTensors read_safetensors_header(const CheckedFile& file, size_t file_index);
 
 // The layout of the model as one file, in the order of Hugging Face's library: types of larger alignment first, then by
 // name. Rewriting a checkpoint of that library reproduces it byte for byte.

@@ -43,9 +43,19 @@ Tensor Attention::mix(const Pass& pass, const Norm& norm) const {
   } else {
     const KeyValueCache& cache = pass.cache->key_values;
     ops.qk_norm_rope_append(qkv, q_norm_, k_norm_, eps_, rope_theta_, shape_, pass.batch, cache);
-    ops.cached_attention(qkv, shape_, pass.batch, cache, mixed);
+    ops.cached_attention(qkv, shape_, pass.reads != nullptr ? *pass.reads : pass.batch, cache, mixed);
   }
   return mixed;
+}
+
+// The queries, which nothing reads, cost less than separate matrices of keys and values.
+void Attention::append_keys_values(const Pass& pass, const Tensor& rows) const {
+  expect(qkv_proj_.size() == 1, "Attention: keys and values of fp8 weights");
+  pass.scratch.reset();
+  const Tensor qkv = pass.scratch.allocate(rows.dtype, {rows.dim(0), shape_.qkv_columns()});
+  pass.ops.matmul(rows, qkv_proj_.front(), {}, qkv, Write::kStore);
+  pass.ops.qk_norm_rope_append(qkv, q_norm_, k_norm_, eps_, rope_theta_, shape_, pass.batch,
+                               pass.cache != nullptr ? pass.cache->key_values : KeyValueCache());
 }
 
 }  // namespace lfm2

@@ -16,6 +16,8 @@ class Attention {
   // Returns the heads' results [tokens, heads head_dim] act for norm(residual). Tokens without results
   // (Batch::output_tokens) only write their keys and values.
   Tensor mix(const Pass& pass, const Norm& norm) const;
+  // Writes the tokens' keys and values to the cache, from `rows` [tokens, hidden] act in the place of norm(residual).
+  void append_keys_values(const Pass& pass, const Tensor& rows) const;
   // residual += out_proj(mixed)
   void add(const Pass& pass, const Tensor& mixed) const {
     pass.ops.matmul(pass.operand(mixed, out_proj_), out_proj_, {}, pass.residual, Write::kAdd);

@@ -20,6 +20,10 @@ class Layer {
   // block needs are dropped from the pass: see TokenPruning and OutputRows. If `next`, the following layer, is given,
   // this function may already write that layer's first norm to pass.normed.
   void forward(Pass& pass, const Layer* next) const;
+  // Attention: see Stage::append_keys_values().
+  void append_keys_values(const Pass& pass, const Tensor& rows) const {
+    std::get<Attention>(*mixer_).append_keys_values(pass, rows);
+  }
 
  private:
   Norm operator_norm_, ffn_norm_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 
 #include "stage/model/caches.h"
 #include "stage/model/scratch.h"
@@ -19,6 +20,12 @@ struct Norm {
   bool feeds_fp8 = false;  // whether any of these products multiplies fp8
 };
 
+// Hidden states that a drafter reads: the residual stream after some of the model's layers.
+struct Taps {
+  std::span<const int64_t> layers;  // ascending, of the whole model
+  Tensor rows;                      // [layers, tokens, hidden] act; a stage writes those of its own layers
+};
+
 struct Pass {
   Ops& ops;
   Scratch& scratch;
@@ -32,6 +39,9 @@ struct Pass {
   // The feed-forward of the model's last layer continues with output->residual.
   const OutputRows* output = nullptr;
   LayerSpan span = {};  // restricts the pass to some of the stage's layers
+  // The batch by which attention reads the caches; null: `batch`. In a drafter's block every token reads all of them.
+  const Batch* reads = nullptr;
+  const Taps* taps = nullptr;  // hidden states that are kept for a drafter
 
   // Set during the pass by Stage and the layers, which also change residual, batch and caches when tokens are dropped.
   const LayerCache* cache = nullptr;  // of the current layer, if there are caches

@@ -34,8 +34,24 @@ void Stage::forward(Pass pass) const {
   for (size_t i = begin; i < end; ++i) {
     pass.cache = pass.caches != nullptr ? &pass.caches->layers()[i] : nullptr;
     layers_[i].forward(pass, i + 1 < end ? &layers_[i + 1] : nullptr);
+    if (pass.taps != nullptr) keep_tap(pass, range_.first + static_cast<int64_t>(i));
   }
   pass.scratch.release();
+}
+
+// Copies the residual stream after a layer, if a drafter reads it.
+void Stage::keep_tap(const Pass& pass, int64_t layer) const {
+  const auto& [layers, rows] = *pass.taps;
+  const auto found = std::ranges::find(layers, layer);
+  if (found == layers.end() || !range_.has_feed_forward(layer)) return;
+  pass.ops.put_columns(pass.residual, 0, rows.at(found - layers.begin()));
+}
+
+void Stage::append_keys_values(Pass pass, const Tensor& rows) const {
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    pass.cache = pass.caches != nullptr ? &pass.caches->layers()[i] : nullptr;
+    layers_[i].append_keys_values(pass, rows);
+  }
 }
 
 Tensor Stage::hidden_states(Ops& ops, const Tensor& residual, const Tensor& rows, Scratch& scratch) const {

@@ -16,12 +16,18 @@ class Stage {
   bool last() const { return range_.has_feed_forward(config_.layers - 1); }
   const ModelConfig& config() const { return config_; }
   LayerRange layers() const { return range_; }
+  // The model's embedding, if this stage has it, at least as the LM head; and the LM head of the last stage.
+  const Tensor& embedding() const { return embedding_ || !config_.tied_embedding ? embedding_ : lm_head_; }
+  const Tensor& lm_head() const { return lm_head_; }
 
   // First stage: residual[t] = embedding[ids[t]].  ids [tokens] int32, residual [tokens, hidden] act
   void embed(Ops& ops, const Tensor& ids, const Tensor& residual) const;
   // Computes the layers. The result is in the residual stream of the pass. If the pass has output rows or pruning, it
   // is in output->residual or, after the last attention, in pruning->residual.
   void forward(Pass pass) const;
+  // Writes keys and values of the tokens to the caches of every layer, from `rows` [tokens, hidden] act in the place of
+  // normed residual streams. Only for layers with attention: see Dspark.
+  void append_keys_values(Pass pass, const Tensor& rows) const;
   // Last stage: `rows` of the residual after the final norm, or the residual's rows if the model ends with its last
   // layer. The result is in the scratch or is the residual itself.
   // rows [count] int32, empty for all rows; returns [count, hidden] act
@@ -30,6 +36,8 @@ class Stage {
   void head(Ops& ops, const Tensor& residual, const Tensor& rows, Scratch& scratch, const Tensor& logits) const;
 
  private:
+  void keep_tap(const Pass& pass, int64_t layer) const;
+
   ModelConfig config_;
   LayerRange range_;
   Tensor embedding_;  // [vocab, hidden], first stage

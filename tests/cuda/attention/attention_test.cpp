@@ -5,6 +5,7 @@
 
 #include "cuda/sequences.h"
 #include "support/attention_cases.h"
+#include "support/block_attention_cases.h"
 
 namespace lfm2 {
 namespace {
@@ -26,6 +27,8 @@ HostTensor attend(const HostTensor& qkv, AttentionShape shape, const Batch& batc
 TEST_F(CudaAttentionTest, AgreesWithTransformers) { check_attention_of_transformers({&gpu_ops}); }
 
 TEST_F(CudaAttentionTest, EveryTypeShapeAndLength) { check_attention({&gpu_ops}); }
+
+TEST_F(CudaAttentionTest, RowsOfDraftersReadToTheEndOfTheirBlock) { check_block_attention({&gpu_ops}, 1500); }
 
 // Every 97th token and the last ones, of which each has a different share of a tile of keys.
 TEST_F(CudaAttentionTest, LongSamplesAgainstTheirSpecification) {

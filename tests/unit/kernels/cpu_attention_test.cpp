@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/cpu_ops.h"
 #include "support/attention_cases.h"
+#include "support/block_attention_cases.h"
 #include "support/row_cases.h"
 
 namespace lfm2 {
@@ -47,6 +48,8 @@ TEST_F(QkNormRopeTest, AnglesAreRoundedWhereTransformersRoundsThem) {
 TEST_F(AttentionTest, AgreesWithTransformers) { test::check_attention_of_transformers(cpus.all); }
 
 TEST_F(AttentionTest, EveryTypeShapeAndLength) { test::check_attention(cpus.all); }
+
+TEST_F(AttentionTest, RowsOfDraftersReadToTheEndOfTheirBlock) { test::check_block_attention(cpus.all, 70); }
 
 TEST_F(AttentionTest, ASampleHasTheSameBitsAloneAndInABatchAndWithAnyThreads) {
   const AttentionShape shape{8, 2, 24};
