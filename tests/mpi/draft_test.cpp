@@ -32,6 +32,9 @@ std::vector<Json> repeating_bodies(int count) {
   return bodies;
 }
 
+// The trained drafter of the model that serves.
+std::string kjv_drafter() { return golden_dir() / "dspark" / "kjv-moe"; }
+
 class DraftRunTest : public ServeTest {
  protected:
   // The file and the report's figures of a job of random samples.
@@ -103,10 +106,40 @@ TEST_F(DraftRunTest, AJobHasItsBytes) {
   }
 }
 
+// Prompts of the goldens: the trained drafter is right often, with the same counts over any ranks.
+TEST_F(DraftRunTest, ADrafterOfTheModelHasItsBytes) {
+  const auto job_with = [&](int ranks, const Arguments& more) {
+    Arguments arguments{"--weights",    golden_shards("kjv-moe", 4),
+                        "--samples",    "6",
+                        "--length",     "8",
+                        "--max-tokens", "24",
+                        "--output",     folder_ / "out.jsonl",
+                        "--report",     folder_ / "report.json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = run_stage(ranks, arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return std::pair{read_bytes(folder_ / "out.jsonl"), Json::parse(read_bytes(folder_ / "report.json"))["generation"]};
+  };
+  const auto [plain, none] = job_with(1, {});
+  Json first;
+  for (const Arguments& more : {Arguments{"1"}, {"2"}, {"4"}, {"4", "--replicas", "2"}}) {
+    SCOPED_TRACE(testing::Message() << fmt::format("{}", fmt::join(more, " ")));
+    Arguments options{"--draft", kjv_drafter(), "--draft-length", "7"};
+    options.insert(options.end(), more.begin() + 1, more.end());
+    const auto [bytes, counts] = job_with(std::stoi(more.front()), options);
+    EXPECT_EQ(bytes, plain);
+    if (first.is_null()) first = counts["accepted_tokens_by_place"];
+    EXPECT_EQ(counts["accepted_tokens_by_place"], first);
+    EXPECT_GT(counts["accepted_tokens"], 0);
+  }
+}
+
 TEST_F(DraftRunTest, BatchLinesHaveTheirAnswers) {
   const std::vector<Json> all = repeating_bodies(24);
   const std::vector<Json> plain = answers_of_job(asked(all));
-  for (const Arguments& options : {Arguments{"--draft", "ngram"}, {"--draft", "ngram", "--draft-length", "5"}}) {
+  for (const Arguments& options : {Arguments{"--draft", "ngram"},
+                                   {"--draft", "ngram", "--draft-length", "5"},
+                                   {"--draft", kjv_drafter(), "--draft-length", "7"}}) {
     std::vector<Json> found = answers_of_job(asked(all), options);
     Predicted sum;
     int64_t constrained = 0;
@@ -128,9 +161,14 @@ TEST_F(DraftRunTest, BatchLinesHaveTheirAnswers) {
 TEST_F(DraftRunTest, AServerHasTheAnswersOfAJob) {
   const std::vector<Json> all = repeating_bodies(36);
   const std::vector<Json> plain = answers_of_job(asked(all));
-  for (const auto& [ranks, length] : {std::pair(1, "0"), {1, "6"}, {2, "4"}}) {
-    SCOPED_TRACE(testing::Message() << ranks << " ranks, length " << length);
-    start(ranks, {"--draft", "ngram", "--draft-length", length, "--max-num-seqs", "6"});
+  struct Way {
+    int ranks;
+    const char* length;
+    std::string drafter = "ngram";
+  };
+  for (const auto& [ranks, length, drafter] : {Way{1, "0"}, Way{1, "6"}, Way{2, "4"}, Way{3, "5", kjv_drafter()}}) {
+    SCOPED_TRACE(testing::Message() << ranks << " ranks, length " << length << ", " << drafter);
+    start(ranks, {"--draft", drafter, "--draft-length", length, "--max-num-seqs", "6"});
     std::atomic<bool> over = false;
     std::thread rude(leave_answers, port_, std::cref(over),
                      R"({"prompt": "In the In the In the", "max_tokens": 400, "ignore_eos": true, "stream": true})");
@@ -183,6 +221,7 @@ TEST_F(DraftRunTest, AChatHasItsAnswers) {
   EXPECT_GT(plain.size(), 150u) << plain;
   EXPECT_EQ(answers_of(1, "--draft ngram"), plain);
   EXPECT_EQ(answers_of(2, "--draft ngram --draft-length 6"), plain);
+  EXPECT_EQ(answers_of(2, "--draft " + kjv_drafter()), plain);
 }
 
 TEST_F(DraftRunTest, Refusals) {
@@ -194,7 +233,14 @@ TEST_F(DraftRunTest, Refusals) {
     EXPECT_NE(outcome.err.find(reason), std::string::npos) << outcome.err;
   };
   refused({"--draft", "ngram"}, 64, "--draft requires --max-tokens");
-  refused({"--max-tokens", "3", "--draft", "eagle"}, 64, "--draft: \"eagle\", expected none or ngram");
+  refused({"--max-tokens", "3", "--draft", "eagle"}, 64, "--draft: \"eagle\", expected none, ngram or");
+  refused({"--max-tokens", "3", "--draft", kjv_drafter()}, 65, "\"vocab_size\" is 1024, but the model has 256");
+  refused({"--max-tokens", "3", "--draft", golden_dir() / "text"}, 66, "config.json");
+  refused({"--max-tokens", "3", "--draft", golden_dir() / "kjv-moe"}, 65, "expected [\"Lfm2DSparkDraftModel\"]");
+  const Outcome longer = run_stage(1, {"--weights", golden_shards("kjv-moe", 1), "--samples", "1", "--max-tokens", "3",
+                                       "--draft", kjv_drafter(), "--draft-length", "8"});
+  EXPECT_EQ(longer.exit_code, 64);
+  EXPECT_NE(longer.err.find("expected at most 7"), std::string::npos) << longer.err;
   refused({"--max-tokens", "3", "--draft-length", "4"}, 64, "--draft-length without --draft");
   refused({"--max-tokens", "3", "--draft", "ngram", "--draft-length", "16"}, 64, "--draft-length");
   start(1);

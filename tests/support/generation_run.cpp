@@ -6,8 +6,11 @@
 #include <exception>
 #include <thread>
 
+#include "stage/dspark/dspark_weights.h"
+#include "stage/generation/proposed_drafts.h"
 #include "stage/io/sample_requests.h"
 #include "stage/shards/shard_reader.h"
+#include "support/golden.h"
 #include "support/loaded_stage.h"
 #include "support/local_channel.h"
 #include "support/local_control_link.h"
@@ -48,6 +51,33 @@ void plan_for(const Request& request, GenerationPlan& plan) {
   plan.edits = std::max(plan.edits, static_cast<int64_t>(edits_of(request).size()));
 }
 
+// Of a case of golden/dspark; nothing if the name is empty.
+std::optional<DsparkFiles> plan_dspark(const std::string& name, GenerationPlan& plan) {
+  if (name.empty()) return {};
+  DsparkFiles files = DsparkFiles::open(golden_dir() / "dspark" / name);
+  plan.taps = files.config.taps;
+  plan.limits.asks_for_drafts = true;
+  plan.drafters = [](const Request&, int64_t) { return std::make_unique<ProposedDrafts>(); };
+  return files;
+}
+
+struct LoadedDrafter {
+  LoadedDrafter(const DsparkFiles& files, LoadedStage& target)
+      : weights(files, target.backend, target.compute, target.stage().embedding(), target.stage().lm_head()),
+        model(weights, files.config) {
+    weights.finish();
+  }
+  DsparkWeights weights;
+  Dspark model;
+};
+
+// The plan of a rank: the last one loads the drafter.
+GenerationPlan with_drafter(GenerationPlan plan, const std::optional<DsparkFiles>& files, LoadedStage& target,
+                            std::optional<LoadedDrafter>& drafter) {
+  if (files && target.stage().last()) plan.dspark = &drafter.emplace(*files, target).model;
+  return plan;
+}
+
 }  // namespace
 
 std::map<int64_t, Completion> generate(const std::string& golden_case, const Samples& samples,
@@ -68,6 +98,8 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
   plan.limits = {
       .steps_in_flight = settings.stages,
       .max_sequences = (slots + settings.stages - 1) / settings.stages,
+      .streams_drafts = settings.streams_drafts,
+      .fixed_drafts = settings.fixed_drafts,
       .prompt_tokens = settings.prompt_tokens,
       .caches = {.slots = slots,
                  .pages = settings.pages > 0 ? settings.pages : slots * pages_for(plan.longest, settings.page_size),
@@ -75,10 +107,9 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
                  .keeps_prefixes = settings.keeps_prefixes,
                  .max_drafts = settings.max_drafts}};
   plan.limits.draft_rows = settings.max_drafts * plan.limits.max_sequences;
-  plan.limits.fixed_drafts = settings.fixed_drafts;
-  plan.limits.streams_drafts = settings.streams_drafts;
   plan.limits.vocab = config.vocab;
   plan.drafters = settings.drafters;
+  const std::optional<DsparkFiles> dspark = plan_dspark(settings.dspark, plan);
   plan.limits.counted_prefixes = plan.longest;
   std::vector<LocalLink> links(ranges.size());
   LocalControlHub hub(ranges.size());
@@ -90,6 +121,8 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
     ranks.emplace_back([&, rank] {
       try {
         LoadedStage loaded(golden_case, ranges[rank], settings.compute, 1, settings.cache);
+        std::optional<LoadedDrafter> drafter;
+        const GenerationPlan own_plan = with_drafter(plan, dspark, loaded, drafter);
         LocalChannel channel(rank == 0 ? nullptr : &links[rank - 1],
                              rank + 1 == ranges.size() ? nullptr : &links[rank]);
         LocalControlLink control(hub, rank);
@@ -101,7 +134,7 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
                              .index = static_cast<int64_t>(rank),
                              .stages = settings.stages,
                              .watchdog = watchdog},
-                            plan, settings.compute);
+                            own_plan, settings.compute);
         ToldRequests requests(samples, {0, samples.count()}, defaults, config.max_positions);
         generator.run(
             rank == 0 ? &requests : nullptr, {&collected}, [](int64_t) {}, {}, settings.token_text,

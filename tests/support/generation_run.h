@@ -27,6 +27,7 @@ struct GenerationSettings {
   std::vector<LayerRange> cut{};  // into `stages` stages; empty: equal
   DrafterFactory drafters{};      // empty: no drafts
   int64_t max_drafts = 0;         // of a sequence in a step
+  std::string dspark{};           // a case of golden/dspark, whose drafter makes the drafts; empty: none
   bool fixed_drafts = true, streams_drafts = false;
   SchedulerCounts* counts = nullptr;                // filled, if given
   grammar::ConstraintCache* constraints = nullptr;  // compiles those of the samples' rules

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "base/split_mix.h"
+#include "stage/generation/proposed_drafts.h"
 #include "stage/generation/scheduler.h"
 #include "stage/generation/test_drafter.h"
 #include "support/live_requests.h"
@@ -53,15 +55,38 @@ struct TimedDrafts {
   std::vector<double> shares = {};  // of right drafts, for each sequence in turn; empty: no drafts
   int64_t right_from = 0;           // the place of a text before which all drafts are wrong
   int64_t tokens = 960;             // of each sequence
-  double host = 0;                  // seconds from the return of a step to the next one, unless that was sent before
+  // Seconds that the last stage takes to make the drafts that a step asks for; none: the first stage makes drafts.
+  std::optional<double> drafter = {};
+  double host = 0;  // seconds from the return of a step to the next one, unless that was sent before
   SchedulerCounts counts = {};
   std::vector<int64_t> accepted = {};  // of each sequence
+
+  struct Flight {
+    double end = 0;
+    std::vector<int32_t> samples, next_drafts;  // of the rows that draw
+    std::vector<StepArrays::WantedDrafts> wanted;
+  };
+  // Adds the last stage's drafts to the last token of each entry that wants them; `lasts` are those of all entries.
+  void propose(const Flight& flight, const std::vector<std::vector<int32_t>>& texts,
+               const std::vector<std::pair<size_t, size_t>>& lasts, const std::vector<int64_t>& drawn,
+               std::vector<DrawnToken>& told) const {
+    for (const auto& [drawing, slot, position] : flight.wanted) {
+      const auto& [sample, token] = lasts[static_cast<size_t>(drawing)];
+      std::vector<int32_t> known{1};
+      known.insert(known.end(), texts[sample].begin(), texts[sample].begin() + drawn[sample]);
+      if (!told[token].ends)
+        told[token].proposed =
+            Turning(texts[sample], shares[sample % shares.size()], right_from, sample + 1000 * known.size())
+                .propose(known, 8);
+    }
+  }
 
   // Tokens in a second.
   double speed() {
     constexpr int64_t kDrafts = 8, kPage = 64;
     const ScheduleLimits limits{.max_sequences = sequences,
                                 .draft_rows = std::min<int64_t>(256, kDrafts * sequences),
+                                .asks_for_drafts = drafter.has_value(),
                                 .fixed_drafts = false,
                                 .vocab = kVocab,
                                 .caches = {.slots = sequences,
@@ -79,7 +104,8 @@ struct TimedDrafts {
     }
     DrafterFactory drafters;
     if (!shares.empty())
-      drafters = [&](const Request& request, int64_t) {
+      drafters = [&](const Request& request, int64_t) -> std::unique_ptr<Drafter> {
+        if (drafter) return std::make_unique<ProposedDrafts>();
         const auto sample = static_cast<size_t>(request.sample);
         return std::make_unique<Turning>(texts[sample], shares[sample % shares.size()], right_from, sample);
       };
@@ -88,10 +114,6 @@ struct TimedDrafts {
     Scheduler scheduler(source, limits, drafters, [&] { return now; });
     SequenceTable slots(limits.caches);
     StepArrays arrays;
-    struct Flight {
-      double end = 0;
-      std::vector<int32_t> samples, next_drafts;  // of the rows that draw
-    };
     std::deque<Flight> in_flight;
     std::vector<int64_t> drawn(requests.size());
     accepted.assign(requests.size(), 0);
@@ -99,8 +121,9 @@ struct TimedDrafts {
       while (auto scheduled = scheduler.next()) {
         slots.apply(scheduled->step, pages_for(tokens + 1, kPage), arrays);
         if (scheduled->step.entries.empty()) continue;
-        idle_from = std::max(idle_from, now) + step_seconds(table, arrays.tokens);
-        Flight& flight = in_flight.emplace_back(Flight{idle_from, {}, arrays.next_drafts});
+        idle_from = std::max(idle_from, now) + step_seconds(table, arrays.tokens) +
+                    (arrays.wanted_drafts.empty() ? 0 : drafter.value_or(0));
+        Flight& flight = in_flight.emplace_back(Flight{idle_from, {}, arrays.next_drafts, arrays.wanted_drafts});
         for (const int32_t slot : arrays.draw_slots) flight.samples.push_back(slots.sequence(slot).request.sample);
       }
       if (in_flight.empty()) break;
@@ -108,6 +131,7 @@ struct TimedDrafts {
       in_flight.pop_front();
       now = std::max(now, flight.end);
       std::vector<DrawnToken> told;
+      std::vector<std::pair<size_t, size_t>> lasts;
       for (size_t row = 0, end = 0; row < flight.samples.size(); row = end) {
         end = row + 1;
         while (flight.next_drafts[end - 1] >= 0) ++end;
@@ -121,7 +145,9 @@ struct TimedDrafts {
           accepted[sample] += token.drafted ? 1 : 0;
           if (token.ends || !token.drafted) break;
         }
+        lasts.emplace_back(sample, told.size() - 1);
       }
+      propose(flight, texts, lasts, drawn, told);
       scheduler.on_tokens(std::move(told));
       now += host;
     }

@@ -16,8 +16,9 @@ class DraftSuccess {
   double chance() const { return hits_ / tries_; }
   // A sequence without drafts for long tries one, as its text may repeat itself by then.
   bool is_due() const { return steps_ >= kRestSteps; }
-  void on_step() { ++steps_; }  // called before each decode step of the sequence
-  void on_try();                // the step has drafts, or could have had some because the sequence was due
+  bool will_be_due() const { return steps_ + 1 >= kRestSteps; }  // in the next step
+  void on_step() { ++steps_; }                                   // called before each decode step of the sequence
+  void on_try();  // the step has drafts, or could have had some because the sequence was due
   void on_verified(int64_t drafts, int64_t accepted);
 
  private:

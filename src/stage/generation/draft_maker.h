@@ -72,6 +72,7 @@ class DraftMaker {
 
   // Of the last call's last pass, [block_size * texts, vocab], with the Markov head's part. For tests.
   const Tensor& logits() const { return tensors_.logits; }
+  uint64_t cache_bytes() const { return caches_.bytes(); }
   uint64_t bytes() const { return memory_.bytes() + caches_.bytes() + scratch_bytes_ + transfers_.arrays.bytes(); }
 
  private:

@@ -23,6 +23,10 @@ class Drafter {
   // Whether propose() may return drafts once `awaited` more tokens are known. If so, the sequence waits for them
   // instead of running ahead.
   virtual bool may_propose(std::span<const int32_t> /*tokens*/, int64_t /*awaited*/) { return true; }
+  // Of drafts that the last stage makes: a step asks for them, and the tokens that it returns may bring some, which
+  // follow a text of `tokens` tokens.
+  virtual void on_asked() {}
+  virtual void on_proposed(std::vector<int32_t> /*drafts*/, int64_t /*tokens*/) {}
 };
 
 // Makes the drafter of a sequence from its request, which comes without its prompt, and the prompt's length.

@@ -28,6 +28,16 @@ void for_each_field(MaybeConst<TimesMessage> auto& times, const auto& each) {
   each(times.total);
 }
 
+// Removes the tokens of the next entry from those of a step.
+std::span<DrawnToken> next_entry(std::span<DrawnToken>& left) {
+  const auto drafts = static_cast<size_t>(left.front().drafts);
+  size_t count = 1;
+  while (count <= drafts && left[count - 1].drafted && !left[count - 1].ends) ++count;
+  const std::span<DrawnToken> own = left.first(count);
+  left = left.subspan(count);
+  return own;
+}
+
 }  // namespace
 
 Generator::Generator(const StageLinks& links, const GenerationPlan& plan, DType compute, bool traced)
@@ -154,17 +164,50 @@ void Generator::wait_for_free_buffer(int buffer, int64_t previous) {
 
 void Generator::collect_results() {
   while (last_ && !last_->unread.empty() && runner_.computed(last_->unread.front().buffer).done()) {
-    const Unread one = std::move(last_->unread.front());
+    Unread& one = last_->unread.front();
+    if (!one.tokens.empty()) {  // its drafts are being made
+      if (!runner_.drafts()->done()) return;
+      send_tokens(one);
+      last_->unread.pop_front();
+      continue;
+    }
     const double start = steady_seconds();
     const RankActivity before = links_.watchdog.activity();  // a wait calls this, so its stamp is restored below
     run_.enter(Phase::kWrite, {one.step});
-    links_.control->send_tokens(
-        to_words(last_->completions.on_results(one.samples, runner_.results(one.buffer, one.results))));
+    one.tokens = last_->completions.on_results(one.samples, runner_.results(one.buffer, one.results));
+    const bool drafts = make_drafts(one);
+    if (!drafts) send_tokens(one);
     last_->on_progress(last_->completions.progress());
     links_.watchdog.enter(before);
     run_.trace(TraceKind::kOutput, Unit{one.step}, start, steady_seconds());
-    last_->unread.pop_front();
+    if (!drafts) last_->unread.pop_front();
   }
+}
+
+// Last stage: starts to make the drafts that a step wants after its tokens, which then wait for them. False if none.
+bool Generator::make_drafts(Unread& step) {
+  if (step.wanted.empty()) return false;
+  std::vector<DraftMaker::Text> texts;
+  std::span<DrawnToken> left(step.tokens);
+  int32_t drawing = 0;
+  for (const auto& [index, slot, position] : step.wanted) {
+    while (drawing++ < index) next_entry(left);
+    const std::span<DrawnToken> own = next_entry(left);
+    const CachedSequence& sequence = table_->sequence(slot);
+    if (own.back().ends || !sequence.used) continue;
+    step.last_tokens.push_back(static_cast<size_t>(&own.back() - step.tokens.data()));
+    texts.push_back(
+        {.token = own.back().token, .slot = slot, .position = position + std::ssize(own) - 1, .pages = sequence.pages});
+  }
+  if (texts.empty()) return false;
+  runner_.drafts()->enqueue(texts, run_.tag({step.step}, true));
+  return true;
+}
+
+void Generator::send_tokens(Unread& step) {
+  for (size_t text = 0; text < step.last_tokens.size(); ++text)
+    step.tokens[step.last_tokens[text]].proposed = runner_.drafts()->drafts(text);
+  links_.control->send_tokens(to_words(step.tokens));
 }
 
 StepSamples Generator::samples_of(const StepArrays& arrays) const {
@@ -193,7 +236,7 @@ void Generator::run_step(const ScheduledStep& scheduled, StepArrays& arrays) {
   const int buffer = static_cast<int>(step % kBuffers);
   run_.enter(Phase::kCompute, {step});
   wait_for_free_buffer(buffer, step - kBuffers);
-  if (!links_.first()) run_.receive(buffer, runner_.rows(buffer, arrays).residual, {step});
+  if (!links_.first()) run_.receive(buffer, runner_.received(buffer, arrays), {step});
   runner_.upload(arrays, scheduled.ids, buffer);
   const bool masked = last_ && arrays.constrained;
   if (masked && !links_.first()) write_masks(arrays, buffer);  // while earlier stages compute
@@ -205,9 +248,9 @@ void Generator::run_step(const ScheduledStep& scheduled, StepArrays& arrays) {
   if (masked && links_.first()) write_masks(arrays, buffer);  // while this stage computes the layers
   if (masked) runner_.enqueue_results(arrays, buffer, step, wait_until_computed);
   if (last_) {
-    last_->unread.push_back({buffer, step, samples_of(arrays), runner_.result_shape(arrays)});
+    last_->unread.push_back({buffer, step, samples_of(arrays), runner_.result_shape(arrays), arrays.wanted_drafts});
   } else {
-    run_.send(buffer, runner_.rows(buffer, arrays).result(), runner_.computed(buffer), {step});
+    run_.send(buffer, runner_.sent(buffer, arrays), runner_.computed(buffer), {step});
   }
   ++counts_.steps;
   counts_.largest_step = std::max(counts_.largest_step, std::ssize(scheduled.step.entries));

@@ -68,6 +68,9 @@ class Generator {
     int64_t step = 0;
     StepSamples samples;
     ResultShape results;
+    std::vector<StepArrays::WantedDrafts> wanted = {};
+    std::vector<DrawnToken> tokens = {};   // while drafts are made that follow them
+    std::vector<size_t> last_tokens = {};  // of the texts that get drafts, the index of each one's last token
   };
   // The members of the first stage.
   struct First {
@@ -96,6 +99,8 @@ class Generator {
   bool is_unread(int buffer) const;
   StepSamples samples_of(const StepArrays& arrays) const;
   void collect_results();  // last stage: passes on the results of computed steps
+  bool make_drafts(Unread& step);
+  void send_tokens(Unread& step);
 
   const StageLinks links_;
   const GenerationPlan plan_;

@@ -36,6 +36,7 @@ std::optional<ScheduledStep> Scheduler::next() {
   // Pages that a preemption has just freed are for the sequences that run, not for new ones.
   if (counts_.preemptions == before || (next_.entries.empty() && active() == 0)) choose_prompts(share);
   if (next_.entries.empty()) stream_draft();
+  if (limits_.asks_for_drafts) ask_for_drafts();
   if (!next_.entries.empty() || !next_.released.empty() || !next_.dropped.empty()) return compose();
   if (in_flight_.empty()) drafting_.returned.reset();
   return std::nullopt;
@@ -157,34 +158,6 @@ int64_t Scheduler::growing() const {
   });
 }
 
-// Makes room in the caches for the next token of the sequence. If no page is left, preempts younger sequences, or the
-// sequence itself. False if there is no room yet.
-bool Scheduler::make_room_for_next(int32_t slot) {
-  Sequence& sequence = at(slot);
-  const bool is_victim = sequence.state == State::kVictim,
-             fits = pages_for(sequence.num_computed + 1, limits_.caches.page_size) <= std::ssize(sequence.pages);
-  while (pages_.available() == 0 && (is_victim || !fits)) {
-    const int32_t victim = is_victim ? slot : youngest();
-    if (at(victim).in_flight > 0) {
-      choose_victim(victim);
-      return false;
-    }
-    preempt(victim);
-    if (victim == slot) return false;
-  }
-  if (is_victim) sequence.state = State::kRunning;
-  if (fits) return true;
-  sequence.pages.push_back(pages_.allocate());
-  next_.added.push_back({slot, sequence.pages.back()});
-  return true;
-}
-
-// The sequence slot of the youngest sequence; there is at least one.
-int32_t Scheduler::youngest() const {
-  const auto number = [](const Sequence& one) { return one.state == State::kFree ? -1 : one.number; };
-  return static_cast<int32_t>(std::ranges::max_element(sequences_, {}, number) - sequences_.begin());
-}
-
 ScheduledStep Scheduler::compose() {
   // Sequences with one token and blocks come first: see Batch::singles.
   std::ranges::stable_partition(next_.entries, [](const StepEntry& one) { return one.own() <= 1; });
@@ -218,6 +191,9 @@ ScheduledStep Scheduler::compose() {
     flight.drawing.push_back({entry.slot, entry.rows() - 1});
     if (entry.drafts == 0 && limits_.runs_ahead() && sequence.goes_on()) ready_.push_back(entry.slot);
   }
+  // A step with drafts costs the time of those that it asks for, too: others of these two kinds are not compared.
+  const bool asks = std::ranges::any_of(step.entries, &StepEntry::wants_drafts);
+  if (limits_.asks_for_drafts && asks != flight.drafts()) flight.timed = false;
   if (!step.entries.empty()) in_flight_.push_back(std::move(flight));
   return scheduled;
 }
@@ -270,6 +246,8 @@ std::vector<Scheduler::Arrival> Scheduler::on_tokens(std::vector<DrawnToken> tok
       if (token.ends != FinishReason::kError)
         arrivals.push_back({.slot = slot, .first = std::ssize(sequence.tokens) == sequence.prompt + 1});
     }
+    if (sequence.drafter && !own.back().proposed.empty())
+      sequence.drafter->on_proposed(std::exchange(own.back().proposed, {}), std::ssize(sequence.tokens));
     keep_full_pages(sequence);
     if (own.back().ends)
       stop_feeding(slot, State::kEnded);
@@ -309,20 +287,6 @@ void Scheduler::release_unwanted(int32_t slot) {
   if (state == State::kCancelled) next_.dropped.push_back(sample);
 }
 
-// Frees the sequence slot and the pages of a sequence, which then waits again in its old position. Its tokens are
-// computed again, except those still in the prefix cache, with the same bits.
-void Scheduler::preempt(int32_t slot) {
-  stop_feeding(slot, State::kPreempted);
-  Sequence sequence = release(slot);
-  sequence.pages.clear();
-  sequence.num_computed = 0;
-  sequence.accepted = sequence.rejected = 0;
-  const auto younger = std::find_if(waiting_.begin(), waiting_.end(),
-                                    [&](const Sequence& other) { return other.number > sequence.number; });
-  waiting_.insert(younger, std::move(sequence));
-  ++counts_.preemptions;
-}
-
 // Frees the sequence slot and the pages of a sequence, and returns the sequence.
 Scheduler::Sequence Scheduler::release(int32_t slot) {
   Sequence sequence = std::exchange(at(slot), {});
@@ -338,13 +302,6 @@ void Scheduler::stop_feeding(int32_t slot, State state) {
   at(slot).state = state;
   std::erase(prompts_, slot);
   std::erase(ready_, slot);
-}
-
-// Makes the sequence the victim in place of an earlier one. A sequence that is to leave frees its pages anyway.
-void Scheduler::choose_victim(int32_t slot) {
-  for (Sequence& other : sequences_)
-    if (other.state == State::kVictim) other.state = State::kRunning;
-  if (at(slot).runs()) at(slot).state = State::kVictim;
 }
 
 }  // namespace lfm2

@@ -34,8 +34,9 @@ struct ScheduleLimits {
   // Whether the drafts of sequences that are fewer than the stages follow their tokens in steps of their own, through
   // stages that would idle.
   bool streams_drafts = false;
-  bool fixed_drafts = true;   // every sequence gets max_drafts, rather than a number chosen for it
-  int64_t vocab = INT32_MAX;  // drafts are below it
+  bool asks_for_drafts = false;  // the last stage makes the drafts, where a step asks for them
+  bool fixed_drafts = true;      // every sequence gets max_drafts, rather than a number chosen for it
+  int64_t vocab = INT32_MAX;     // drafts are below it
   // Tokens of all prompts in one step. The limit keeps a long prompt from delaying other sequences much.
   int64_t prompt_tokens = 1024;
   // Tokens of cached prefixes that rules count in one step, in all sequences; a single sequence may have more.
@@ -155,9 +156,10 @@ class Scheduler {
   bool make_room_for_next(int32_t slot);
   int32_t youngest() const;
   bool waits_for_drafts();
-  int64_t places_for_drafts(const Sequence& sequence) const;
+  int64_t places_for_drafts(const Sequence& sequence, int64_t later = 0) const;
   std::vector<int32_t> propose(Sequence& sequence);
   void add_drafts();
+  void ask_for_drafts();
   void measure(const Flight& flight);
   int64_t room_for_drafts(int32_t slot, int64_t wanted);
   static void read_ahead(Sequence& sequence);

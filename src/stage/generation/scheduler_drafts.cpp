@@ -24,8 +24,9 @@ bool Scheduler::waits_for_drafts() {
   std::vector<DraftOffer> offers;
   for (const int32_t slot : ready_) {
     const Sequence& one = at(slot);
+    const bool due = limits_.asks_for_drafts ? one.draft_success.will_be_due() : one.draft_success.is_due();
     if (one.drafter && one.awaited > 0 && one.drafter->may_propose(one.tokens, one.awaited))
-      offers.push_back({one.draft_success.chance(), places_for_drafts(one), one.draft_success.is_due()});
+      offers.push_back({one.draft_success.chance(), places_for_drafts(one), due});
   }
   if (offers.empty()) return false;
   const int64_t sequences = std::min(std::ssize(ready_), limits_.max_sequences);
@@ -33,10 +34,11 @@ bool Scheduler::waits_for_drafts() {
   return std::ranges::any_of(counts, [](int64_t count) { return count > 0; });
 }
 
-// The most drafts after the sequence's next token: the last row of a block draws at most the last token of the text.
-int64_t Scheduler::places_for_drafts(const Sequence& sequence) const {
+// The most drafts after the sequence's next token, or `later` tokens after it: the last row of a block draws at most
+// the last token of the text.
+int64_t Scheduler::places_for_drafts(const Sequence& sequence, int64_t later) const {
   const int64_t places =
-      sequence.prompt + sequence.request.max_new - std::ssize(sequence.tokens) - sequence.awaited - 1;
+      sequence.prompt + sequence.request.max_new - std::ssize(sequence.tokens) - sequence.awaited - 1 - later;
   return std::clamp<int64_t>(places, 0, limits_.caches.max_drafts);
 }
 
@@ -48,7 +50,7 @@ std::vector<int32_t> Scheduler::propose(Sequence& sequence) {
   const auto is_token = [&](int32_t id) { return id >= 0 && id < limits_.vocab; };
   drafts.erase(std::ranges::find_if_not(drafts, is_token), drafts.end());
   drafts.resize(std::min(drafts.size(), static_cast<size_t>(most)));
-  if (drafts.empty() && sequence.draft_success.is_due()) sequence.draft_success.on_try();
+  if (drafts.empty() && sequence.draft_success.is_due() && !limits_.asks_for_drafts) sequence.draft_success.on_try();
   return drafts;
 }
 
@@ -83,6 +85,26 @@ void Scheduler::add_drafts() {
     next_.drafts.insert(next_.drafts.end(), drafts.begin(), drafts.begin() + count);
   }
   drafting_.lengths.on_step(sequences + std::ssize(next_.drafts));
+}
+
+// Lets a step ask for the drafts of the next one, for the sequences that would get some then.
+void Scheduler::ask_for_drafts() {
+  std::vector<DraftOffer> offers;
+  std::vector<StepEntry*> entries;
+  for (StepEntry& entry : next_.entries) {
+    const Sequence& one = at(entry.slot);
+    const bool draws = one.num_computed + entry.count >= one.num_tokens;
+    const int64_t most = places_for_drafts(one, 1);
+    if (!one.drafter || !draws || most == 0) continue;
+    offers.push_back({one.draft_success.chance(), most, one.draft_success.will_be_due()});
+    entries.push_back(&entry);
+  }
+  const std::vector<int64_t> counts = drafting_.lengths.choose(std::ssize(next_.entries), offers, limits_.draft_rows);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] == 0) continue;
+    entries[i]->wants_drafts = true;
+    at(entries[i]->slot).drafter->on_asked();
+  }
 }
 
 // Measures a step that has returned: the time since the one before returned, as the device was at work in between.

@@ -73,6 +73,7 @@ StepRunner::StepRunner(const StageLinks& links, const GenerationPlan& plan, DTyp
       runner_(links, compute,
               {.tokens = plan.max_tokens(),
                .tail_rows = tail_rows(plan, links.stage().config(), links.stage().layers()),
+               .taps = plan.taps_after(links.stage().layers()),
                .array_bytes = max_array_bytes(plan)},
               head_rows()) {
   Backend& backend = links.backend;
@@ -90,6 +91,8 @@ StepRunner::StepRunner(const StageLinks& links, const GenerationPlan& plan, DTyp
       buffer.hidden = backend.allocate_host(Tensor(nullptr, compute, {largest.hidden, stage.config().hidden}).bytes());
   }
   if (!stage.last()) return;
+  if (plan.dspark != nullptr)
+    drafts_ = std::make_unique<DraftMaker>(backend, *plan.dspark, plan.draft_sizes(), compute);
   results_ = backend.allocate(result_bytes);
   if (plan.constrained)
     for (StepBuffer& buffer : buffers_) {
@@ -97,7 +100,7 @@ StepRunner::StepRunner(const StageLinks& links, const GenerationPlan& plan, DTyp
       buffer.host_masks = backend.allocate_host(bytes);
       buffer.masks = backend.allocate(bytes);
     }
-  logits_ = runner_.memory().allocate(DType::kF32, {head_rows(), stage.config().vocab});
+  logits_.model = runner_.memory().allocate(DType::kF32, {head_rows(), stage.config().vocab});
   allocate_adjustments(std::min(max_rows, kHeadRows));
 }
 
@@ -128,7 +131,7 @@ uint64_t GenerationPlan::adjustment_bytes(int64_t vocab) const {
 // Last stage.
 void StepRunner::allocate_adjustments(int64_t rows) {
   const int64_t slots = plan_.limits.caches.slots, vocab = links_.stage().config().vocab;
-  if (plan_.adjusts()) adjusted_ = runner_.memory().allocate(DType::kF32, {rows, vocab});
+  if (plan_.adjusts()) logits_.adjusted = runner_.memory().allocate(DType::kF32, {rows, vocab});
   if (plan_.counts) adjustments_.counts = runner_.memory().allocate(DType::kI32, {slots, vocab});
   if (const size_t bytes = plan_.prefix_bytes(); bytes > 0) {
     prefixes_ = links_.backend.allocate(bytes);
@@ -192,7 +195,21 @@ BatchRows StepRunner::rows(const StepBuffer& buffer, int64_t tokens, int64_t tai
   const LayerRange layers = links_.stage().layers();
   BatchRows rows{.residual = buffer.residual.rows(0, tails > 0 && starts_pruned(config, layers) ? tails : tokens)};
   if (tails > 0 && prunes_tokens(config, layers)) rows.tail = buffer.tail.rows(0, tails);
+  const int64_t taps = plan_.taps_after(layers);
+  if (taps > 0)
+    rows.taps = {.layers = std::span(plan_.taps).first(static_cast<size_t>(taps)),
+                 .rows = buffer.residual.rows(tokens, taps * tokens).reshape({taps, tokens, config.hidden})};
   return rows;
+}
+
+Tensor StepRunner::received(int buffer, const StepArrays& arrays) const {
+  const int64_t taps = plan_.taps_before(links_.stage().layers());
+  return taps > 0 ? at(buffer).residual.rows(0, (1 + taps) * arrays.tokens) : rows(buffer, arrays).residual;
+}
+
+Tensor StepRunner::sent(int buffer, const StepArrays& arrays) const {
+  const int64_t taps = plan_.taps_after(links_.stage().layers());
+  return taps > 0 ? at(buffer).residual.rows(0, (1 + taps) * arrays.tokens) : rows(buffer, arrays).result();
 }
 
 BatchRows StepRunner::rows(int buffer, const StepArrays& arrays) const {
@@ -207,6 +224,7 @@ void StepRunner::compute(const Layout& layout, const StepBuffer& buffer) {
     BatchTensors arrays = layout;
     if (own.residual.dim(0) < layout.batch.tokens) arrays.batch = layout.tail.batch;  // only tails come in
     runner_.forward(links_.stage(), arrays, own, &caches_);
+    if (drafts_) drafts_->append(own.taps.rows, layout.batch);
   }
   if (links_.last() && layout.part != Part::kLayers) give_results(layout, own.result(), buffer);
 }
@@ -238,7 +256,7 @@ void StepRunner::score(const Layout& layout, const Tensor& residual, const StepR
   Ops& ops = links_.backend.ops();
   for (int64_t first = 0; first < layout.results.scored; first += kHeadRows) {
     const int64_t count = std::min(kHeadRows, layout.results.scored - first);
-    const Tensor logits = logits_.rows(0, count);
+    const Tensor logits = logits_.model.rows(0, count);
     const StepResults::Tokens& own = results.scored;
     links_.stage().head(ops, residual, layout.scored_rows.rows(first, count), runner_.scratch(), logits);
     ops.target_log_probs(logits, layout.targets.rows(first, count), own.log_probs.rows(first, count),
@@ -252,7 +270,7 @@ void StepRunner::draw(const Layout& layout, const Tensor& residual, const StepRe
   const StepResults::Tokens& own = results.drawn;
   for (int64_t first = 0; first < layout.results.draws; first += kHeadRows) {
     const int64_t count = std::min(kHeadRows, layout.results.draws - first);
-    const Tensor logits = logits_.rows(0, count);
+    const Tensor logits = logits_.model.rows(0, count);
     const Tensor own_draws = layout.draws.rows(first, count), rules = layout.rules.rows(first, count);
     if (layout.decodes())
       links_.stage().head(ops, residual.rows(first, count), {}, runner_.scratch(), logits);
@@ -260,7 +278,7 @@ void StepRunner::draw(const Layout& layout, const Tensor& residual, const StepRe
       links_.stage().head(ops, residual, layout.last_rows.rows(first, count), runner_.scratch(), logits);
     Tensor adjusted;
     if (layout.adjusts) {
-      adjusted = adjusted_.rows(0, count);
+      adjusted = logits_.adjusted.rows(0, count);
       const Tensor masks = layout.masks ? layout.masks.rows(first, count) : Tensor();
       Adjustments adjustments = adjustments_;
       if (layout.counts && layout.drafted) {

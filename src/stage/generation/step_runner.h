@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/channel.h"
+#include "stage/generation/draft_maker.h"
 #include "stage/generation/scheduler.h"
 #include "stage/pipeline/model_runner.h"
 
@@ -33,7 +34,10 @@ struct GenerationPlan {
   bool constrained = false;  // whether draws may have masks
   ScheduleLimits limits;
   DrafterFactory drafters = {};  // first stage; empty: no sequence drafts
-  double times_interval = 0;     // seconds between reports of the stages' times to the source of requests; 0: never
+  // Drafts by a DSpark drafter: the layers whose hidden states it reads; and, on the last stage, the drafter.
+  std::vector<int64_t> taps = {};
+  const Dspark* dspark = nullptr;
+  double times_interval = 0;  // seconds between reports of the stages' times to the source of requests; 0: never
 
   int64_t max_tokens() const { return limits.max_rows() + limits.prompt_tokens; }  // of the largest step
   bool adjusts() const { return counts || edits > 0 || constrained; }
@@ -41,7 +45,23 @@ struct GenerationPlan {
   uint64_t prefix_bytes() const;
   // Tokens of each sequence in a step that continue after the last attention layer (TokenPruning); 0: all.
   int64_t tail_length(const ModelConfig& config) const {
-    return limits.caches.keeps_prefixes ? 0 : lfm2::tail_length(config);
+    return limits.caches.keeps_prefixes || !taps.empty() ? 0 : lfm2::tail_length(config);
+  }
+  // How many taps the stages before this one keep, and how many are kept after it. All travel to the last stage.
+  int64_t taps_before(LayerRange layers) const {
+    return std::ranges::count_if(taps, [&](int64_t tap) { return tap < layers.first; });
+  }
+  int64_t taps_after(LayerRange layers) const {
+    return taps_before(layers) + std::ranges::count_if(taps, [&](int64_t tap) { return layers.has_feed_forward(tap); });
+  }
+  uint64_t tap_bytes(const ModelConfig& config, LayerRange layers, DType compute) const {
+    return kBuffers * Tensor(nullptr, compute, {taps_after(layers) * max_tokens(), config.hidden}).bytes();
+  }
+  DraftMakerSizes draft_sizes() const {
+    return {.caches = limits.caches,
+            .longest = longest,
+            .tokens = max_tokens(),
+            .texts = std::min(limits.max_sequences, limits.draft_rows)};
   }
   // Bytes for the tails of steps on a stage with these layers; 0 if they do not prune tokens.
   uint64_t tail_bytes(const ModelConfig& config, LayerRange layers, DType compute) const;
@@ -84,6 +104,10 @@ class StepRunner {
 
   // The hidden states of a step in one of the stage's two buffers.
   BatchRows rows(int buffer, const StepArrays& arrays) const;
+  // What a stage receives and sends of a step: its hidden states, with the taps kept so far.
+  Tensor received(int buffer, const StepArrays& arrays) const;
+  Tensor sent(int buffer, const StepArrays& arrays) const;
+  DraftMaker* drafts() { return drafts_.get(); }  // last stage; null without a DSpark drafter
   Event& computed(int buffer) const { return *at(buffer).computed; }
   bool all_computed() const { return computed(0).done() && computed(1).done(); }
   // Copies the arrays of a step to the device, into a buffer whose previous step is computed. `ids` are the step's
@@ -103,9 +127,10 @@ class StepRunner {
   StepResults results(int buffer, const ResultShape& shape) const;
 
   uint64_t activation_bytes() const {
-    return runner_.bytes() + results_.bytes() + prefixes_.bytes() + kBuffers * at(0).masks.bytes();
+    return runner_.bytes() + results_.bytes() + prefixes_.bytes() + kBuffers * at(0).masks.bytes() +
+           (drafts_ ? drafts_->bytes() - drafts_->cache_bytes() : 0);
   }
-  uint64_t cache_bytes() const { return caches_.bytes(); }
+  uint64_t cache_bytes() const { return caches_.bytes() + (drafts_ ? drafts_->cache_bytes() : 0); }
 
  private:
   // What is enqueued of a step at a time.
@@ -166,11 +191,14 @@ class StepRunner {
   std::array<StepBuffer, kBuffers> buffers_;
   // The stream that uploads the arrays of steps. Null on CPUs, where a separate thread would cost more than the copy.
   std::unique_ptr<Stream> uploads_;
-  Buffer results_;           // device, last stage: StepResults
-  Buffer prefixes_;          // device, last stage: StepArrays::prefixes, if rules count and prefixes are kept
-  Tensor logits_;            // [kHeadRows, vocab] fp32, last stage
-  Tensor adjusted_;          // the same, if a rule may adjust logits
-  Adjustments adjustments_;  // last stage, if a rule may need them
+  Buffer results_;   // device, last stage: StepResults
+  Buffer prefixes_;  // device, last stage: StepArrays::prefixes, if rules count and prefixes are kept
+  // Last stage, [kHeadRows, vocab] fp32: logits and, if a rule may adjust them, those that tokens are drawn from.
+  struct LogitRows {
+    Tensor model, adjusted;
+  } logits_;
+  Adjustments adjustments_;             // last stage, if a rule may need them
+  std::unique_ptr<DraftMaker> drafts_;  // last stage, with a DSpark drafter
   std::map<Shape, Recorded> recordings_;
 };
 

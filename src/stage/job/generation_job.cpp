@@ -121,11 +121,52 @@ void GenerationJob::plan_drafts(const GenerationOptions& wanted) {
   ScheduleLimits& limits = plan_.limits;
   limits.fixed_drafts = wanted.draft_length > 0;
   limits.caches.max_drafts = limits.fixed_drafts ? wanted.draft_length : kChosenDrafts;
+  if (is_drafter_folder(wanted.draft)) read_drafter(wanted);
   limits.draft_rows = std::min(limits.max_sequences * limits.caches.max_drafts, kMaxDraftRows);
   limits.vocab = job_.config().vocab;
   // Ranks that share processors or a GPU leave none of them idle.
-  limits.streams_drafts = limits.steps_in_flight > 1 && job_.machine.cuda && job_.machine.devices.device_of.empty();
+  limits.streams_drafts =
+      limits.steps_in_flight > 1 && !drafter_ && job_.machine.cuda && job_.machine.devices.device_of.empty();
   if (job_.is_first()) plan_.drafters = make_drafters(wanted.draft, limits.vocab);
+}
+
+// Rank 0 reads the files before other ranks, so that a bad file is reported once.
+void GenerationJob::read_drafter(const GenerationOptions& wanted) {
+  const auto read = [&] {
+    drafter_.emplace(Drafter{DsparkFiles::open(wanted.draft)});
+    const DsparkConfig& config = drafter_->files.config;
+    expect_target(config, job_.config(), drafter_->files.config_path);
+    if (wanted.draft_length > config.block_size)
+      throw Error(ExitCode::kUsage,
+                  fmt::format("--draft-length {}: the drafter {} makes {} drafts at a time, expected "
+                              "at most {}",
+                              wanted.draft_length, wanted.draft, config.block_size, config.block_size));
+    if (!job_.config().tied_embedding && job_.pipeline.size() > 1)
+      throw Error(ExitCode::kData, fmt::format("{}: the model's LM head is not tied to its embedding, which the last "
+                                               "rank needs for drafts: expected one rank",
+                                               wanted.draft));
+  };
+  if (job_.world.rank() == 0) read();
+  job_.world.barrier(job_.load_timeout(), "drafter read");
+  if (!drafter_) read();
+  ScheduleLimits& limits = plan_.limits;
+  limits.caches.max_drafts = std::min(limits.caches.max_drafts, drafter_->files.config.block_size);
+  limits.asks_for_drafts = true;
+  plan_.taps = drafter_->files.config.taps;
+}
+
+void GenerationJob::load_drafter() {
+  const Stage& stage = job_.session->pieces().front();
+  drafter_->weights.emplace(drafter_->files, job_.session->backend(), job_.compute, stage.embedding(), stage.lm_head());
+  drafter_->model.emplace(*drafter_->weights, drafter_->files.config);
+  drafter_->weights->finish();
+  plan_.dspark = &*drafter_->model;
+}
+
+uint64_t GenerationJob::drafter_bytes(LayerRange layers) const {
+  if (!drafter_) return 0;
+  return plan_.tap_bytes(job_.config(), layers, job_.compute) +
+         (job_.is_last() ? draft_maker_bytes(drafter_->files.config, plan_.draft_sizes(), job_.compute) : 0);
 }
 
 // For a step with one token of each sequence, when half of the new tokens are generated.
@@ -157,7 +198,8 @@ JobPlan GenerationJob::sizes_of(std::vector<LayerRange> cut) const {
     if (job_.options.output.extension() == ".h5") bytes += samples * (sizeof(int64_t) + sizeof(int32_t));
   }
   if (job_.is_last()) bytes += plan_.adjustment_bytes(job_.config().vocab);
-  bytes += plan_.tail_bytes(job_.config(), layers, job_.compute);
+  bytes += plan_.tail_bytes(job_.config(), layers, job_.compute) + drafter_bytes(layers);
+  if (drafter_ && job_.is_last()) bytes += held_bytes(drafter_->files, job_.compute);
   return {.cut = std::move(cut),
           .tokens = plan_.max_tokens(),
           .rows = job_.options.results.positions == Positions::kNone ? 0 : plan_.result_rows(),
@@ -176,9 +218,11 @@ CacheShape GenerationJob::fit_caches(LayerRange layers) const {
   const uint64_t others = kBuffers * cost.residual_bytes + cost.scratch_bytes + cost.result_bytes +
                           static_cast<uint64_t>(shape.slots) * slot_bytes(job_.config(), layers, shape) +
                           (job_.is_last() ? plan_.adjustment_bytes(job_.config().vocab) : 0) +
-                          plan_.tail_bytes(job_.config(), layers, job_.compute);
+                          plan_.tail_bytes(job_.config(), layers, job_.compute) + drafter_bytes(layers);
   const uint64_t free = job_.machine.backend->free_bytes();
-  const double page = static_cast<double>(page_bytes(job_.config(), layers, job_.compute, shape));
+  const uint64_t drafts =
+      drafter_ && job_.is_last() ? draft_page_bytes(drafter_->files.config, job_.compute, shape) : 0;
+  const auto page = static_cast<double>(page_bytes(job_.config(), layers, job_.compute, shape) + drafts);
   const double left = static_cast<double>(free) / job_.machine.sharing * kCacheShare - static_cast<double>(others);
   const bool unknown = free == 0 && !job_.machine.cuda;  // this host does not say how much memory is free
   const double fit = unknown ? kUnlimited : left < 0 ? 0 : page > 0 ? std::min(left / page, kUnlimited) : kUnlimited;
@@ -197,6 +241,7 @@ CacheShape GenerationJob::fit_caches(LayerRange layers) const {
 }
 
 void GenerationJob::open(const JobPlan& plan) {
+  if (drafter_ && job_.is_last()) load_drafter();
   plan_.limits.caches = fit_caches(plan.cut[static_cast<size_t>(job_.pipeline.rank())]);
   job_.say(fmt::format("up to {} sequences at a time, {} in a step; caches of {} pages of {} positions",
                        plan_.limits.caches.slots, plan_.limits.max_sequences, plan_.limits.caches.pages,
@@ -268,6 +313,7 @@ Figures GenerationJob::figures() const {
   if (!generator_) return {};
   Figures figures{.unit = "step", .trace = generator_->trace()};
   StageReport& stage = figures.stage;
+  if (drafter_ && drafter_->weights) stage.weight_bytes = drafter_->weights->bytes();
   stage.activation_bytes = generator_->activation_bytes();
   stage.cache_bytes = generator_->cache_bytes();
   stage.times = generator_->times();

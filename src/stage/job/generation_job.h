@@ -2,6 +2,7 @@
 // consumers.
 #pragma once
 
+#include "stage/dspark/dspark_weights.h"
 #include "stage/generation/generator.h"
 #include "stage/io/completions.h"
 #include "stage/io/sample_requests.h"
@@ -30,16 +31,27 @@ class GenerationJob : public Workload {
  private:
   std::vector<double> block_seconds();  // measured seconds of a step in each block; collective
   void plan_drafts(const GenerationOptions& wanted);
+  void read_drafter(const GenerationOptions& wanted);
+  void load_drafter();                              // last stage
+  uint64_t drafter_bytes(LayerRange layers) const;  // without its weights and the pages of its cache
   JobPlan sizes_of(std::vector<LayerRange> cut) const;
   CacheShape fit_caches(LayerRange layers) const;  // collective; the weights must be loaded
   Capacity capacity() const;
   void answer_errors(const std::vector<CompletionConsumer*>& consumers) const;
   TokenText token_text() const;
 
+  // --draft DIR: what every stage knows of the drafter, and what the last one loads.
+  struct Drafter {
+    DsparkFiles files;
+    std::optional<DsparkWeights> weights = {};
+    std::optional<Dspark> model = {};
+  };
+
   JobFrame& job_;
   const std::unique_ptr<Traffic> traffic_;
   GenerationPlan plan_;
   PromptSizes prompts_;
+  std::optional<Drafter> drafter_;
   std::optional<Generator> generator_;
   std::optional<ReplicaLinks> links_;  // with several replicas
   CompletionFile* output_ = nullptr;   // the frame owns it

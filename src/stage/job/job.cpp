@@ -107,7 +107,7 @@ StageReport stage_report(const JobFrame& job, const JobPlan& plan, double load_s
   report.host = job.world.host();
   report.device = job.machine.backend->description();
   report.load_seconds = load_seconds;
-  report.weight_bytes = job.session->weight_bytes();
+  report.weight_bytes += job.session->weight_bytes();  // beside those of a drafter
   report.peak_host_bytes = peak_host_bytes();
   return report;
 }

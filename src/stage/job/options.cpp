@@ -191,8 +191,8 @@ void add_generation_options(CLI::App& app, Options& options) {
               "Tokens of prompts in one step; 0: chosen", 0, kMaxCount);
   add_setting(app, spellings("--page-size"), generation.page_size, "Positions in one page of the KV cache", 1, 1 << 20);
   app.add_option("--draft", generation.draft,
-                 "Guess next tokens and verify several in one step, with the same results: none, or ngram, from what "
-                 "followed the same tokens earlier in the text")
+                 "Guess next tokens and verify several in one step, with the same results: none; ngram, from what "
+                 "followed the same tokens earlier in the text; or the folder of a DSpark drafter of the model")
       ->type_name("WHAT")
       ->capture_default_str();
   add_setting(app, "--draft-length", generation.draft_length,

@@ -60,11 +60,12 @@ struct DrawnToken {
   int32_t drafts = 0;              // with the first token of a block: its number of drafts
   bool drafted =
       false;  // a draft was the same token: the next token of the step follows it, unless it ends the sequence
+  std::vector<int32_t> proposed = {};  // with the last token of an entry: drafts that may follow, by the last stage
 };
 
 void for_each_field(MaybeConst<DrawnToken> auto& one, const auto& each) {
   each(one.token, one.log_prob, one.ends, one.error, one.top_ids, one.top_log_probs, one.prompt, one.hidden, one.drafts,
-       one.drafted);
+       one.drafted, one.proposed);
 }
 
 // Drafts that were made for a text, and those of them that became its tokens.

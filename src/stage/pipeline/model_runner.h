@@ -15,15 +15,17 @@ struct BufferSizes {
   int64_t tokens = 0;
   int64_t tail_rows = 0;    // of the residual stream of kept tokens, if a piece of the rank prunes tokens
   int64_t output_rows = 0;  // of that of the last positions, on the last stage, if only these have results
+  int64_t taps = 0;         // hidden states of each token that travel with the residual stream (Taps)
   size_t array_bytes = 0;   // of the index arrays, on the device and also on the host
   // Bytes of everything but the residual stream.
   uint64_t extra_bytes(int64_t hidden, DType compute) const {
-    return static_cast<uint64_t>((tail_rows + output_rows) * hidden) * size_bytes(compute) + 2 * array_bytes;
+    return static_cast<uint64_t>((tail_rows + output_rows + taps * tokens) * hidden) * size_bytes(compute) +
+           2 * array_bytes;
   }
 };
 
 struct BatchBuffer {
-  Tensor residual, tail, output;    // [rows, hidden] act
+  Tensor residual, tail, output;    // [rows, hidden] act; taps follow the rows of a step in `residual`
   Buffer staging, arrays;           // the index arrays on the host and on the device
   std::unique_ptr<Event> computed;  // the layers have computed this buffer's batch
 };
@@ -32,6 +34,7 @@ struct BatchBuffer {
 // the last feed-forward. If one of these is empty, no token is dropped at that point.
 struct BatchRows {
   Tensor residual, tail = {}, output = {};
+  Taps taps = {};
   const Tensor& result() const { return output ? output : tail ? tail : residual; }
 };
 
@@ -49,7 +52,7 @@ class ModelRunner {
         bytes_(cost_.scratch_bytes) {}
 
   void allocate(BatchBuffer& buffer) {
-    buffer.residual = memory_.allocate(compute_, {sizes_.tokens, hidden_});
+    buffer.residual = memory_.allocate(compute_, {sizes_.tokens * (1 + sizes_.taps), hidden_});
     if (sizes_.tail_rows > 0) buffer.tail = memory_.allocate(compute_, {sizes_.tail_rows, hidden_});
     if (sizes_.output_rows > 0) buffer.output = memory_.allocate(compute_, {sizes_.output_rows, hidden_});
     buffer.staging = backend_.allocate_host(sizes_.array_bytes);
@@ -72,7 +75,8 @@ class ModelRunner {
                    .pruning = rows.tail ? &pruning : nullptr,
                    .caches = caches,
                    .output = rows.output ? &output : nullptr,
-                   .span = span});
+                   .span = span,
+                   .taps = rows.taps.rows ? &rows.taps : nullptr});
   }
 
   Scratch& scratch() { return scratch_; }

@@ -91,6 +91,8 @@ void StepArrays::clear() {
   scored_of.clear();
   hidden_of.clear();
   top = adjusts = constrained = false;
+  drawing = 0;
+  wanted_drafts.clear();
 }
 
 // If the entry feeds prompt tokens, adds the rows whose results the request asks for.
@@ -216,7 +218,8 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
   for (const StepEntry& entry : step.entries) {
     CachedSequence& sequence = used(entry.slot);
     counted = go_back(entry, counted, step.counted.end(), arrays);
-    const int64_t end = sequence.num_computed + entry.count, own = entry.own();
+    const int64_t end = sequence.num_computed + entry.count;
+    const int32_t own = entry.own();
     expect(entry.count > 0, "SequenceTable: an entry without tokens");
     expect(entry.drafts >= 0 && entry.drafts <= std::min<int64_t>(shape_.max_drafts, std::ssize(drafts)) &&
                (entry.drafts == 0 || (own <= 1 && own >= 0 && sequence.draws())) &&
@@ -235,7 +238,13 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
       counted += own;
     }
     ask_prompt(sequence, entry, arrays);
+    const size_t draws = arrays.draw_slots.size();
     add_rows(sequence, entry, guessed, arrays);
+    if (arrays.draw_slots.size() > draws) {
+      const int64_t position = sequence.num_computed + std::max(1, own);
+      if (entry.wants_drafts) arrays.wanted_drafts.push_back({arrays.drawing, entry.slot, position});
+      ++arrays.drawing;
+    }
     sequence.conv_state = arrays.states.back();
     sequence.num_computed = end;
     sequence.drafts = entry.streamed() ? sequence.drafts + 1 : entry.drafts;

@@ -41,6 +41,14 @@ struct StepArrays : BatchArrays {
   // For each of last_rows: the draft that the next row of the same block feeds, -1: none follows; and the draft that
   // the row itself feeds if it is streamed, else -1.
   std::vector<int32_t> next_drafts, streamed;
+  // The sequences that draw, a block counting as one, and those of them that want drafts: their index among these, and
+  // the position of the token that they draw first.
+  int32_t drawing = 0;
+  struct WantedDrafts {
+    int32_t drawing = 0, slot = 0;
+    int64_t position = 0;
+  };
+  std::vector<WantedDrafts> wanted_drafts;
   // Tokens that sequences count before those of the step, as a separate batch: cached prefixes of new sequences, and
   // drafts of earlier steps that were right.
   struct Prefixes : BatchArrays {

@@ -29,6 +29,7 @@ struct Admission {
 // tokens, which were wrong drafts.
 struct StepEntry {
   int32_t slot = 0, count = 0, drafts = 0, rejected = 0;
+  bool wants_drafts = false;  // whether the last stage shall make drafts after the token that the entry draws
   int32_t own() const { return count - drafts; }  // tokens that are no drafts
   bool streamed() const { return own() == 0; }
   int32_t rows() const { return streamed() ? 1 : 1 + drafts; }  // sequences of the batch
@@ -61,7 +62,7 @@ void for_each_field(MaybeConst<Admission> auto& one, const auto& each) {
   each(one.slot, one.prompt, one.num_tokens, one.num_cached, one.request, one.pages);
 }
 void for_each_field(MaybeConst<StepEntry> auto& one, const auto& each) {
-  each(one.slot, one.count, one.drafts, one.rejected);
+  each(one.slot, one.count, one.drafts, one.rejected, one.wants_drafts);
 }
 void for_each_field(MaybeConst<AddedPage> auto& one, const auto& each) { each(one.slot, one.page); }
 void for_each_field(MaybeConst<Step> auto& step, const auto& each) {

@@ -177,5 +177,19 @@ TEST(DraftSpeedTest, DraftsAreTriedAgain) {
   }
 }
 
+// Drafts that the last stage makes cost its time, and a single stage waits for those that it asked for.
+TEST(DraftSpeedTest, DraftsOfTheLastStageAreAskedForWhereTheyPay) {
+  const StepTable flat = {{1, 1.0}, {16, 1.2}, {128, 2.0}};
+  for (const int64_t sequences : {1, 4}) {
+    SCOPED_TRACE(sequences);
+    const double plain = TimedDrafts{.table = flat, .sequences = sequences}.speed();
+    TimedDrafts good{.table = flat, .sequences = sequences, .shares = {0.8}, .drafter = 0.3e-3};
+    EXPECT_GT(good.speed(), 1.8 * plain);
+    TimedDrafts slow{.table = flat, .sequences = sequences, .shares = {0.5}, .drafter = 5e-3};
+    EXPECT_GT(slow.speed(), 0.8 * plain);
+    EXPECT_LT(slow.counts.draft_rounds, sequences * 80);
+  }
+}
+
 }  // namespace
 }  // namespace lfm2::test

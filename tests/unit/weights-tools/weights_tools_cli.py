@@ -566,6 +566,21 @@ class ReportTest(CliTest):
         self.assertEqual(model["form"], "safetensors")
         self.assertNotIn("stages", model)
 
+    def test_drafters(self):
+        drafter = GOLDEN / "dspark/tiny-dense"
+        listed = json.loads(self.succeed("inspect", "--json", drafter).stdout)
+        self.assertEqual((listed["form"], listed["taps"], listed["block_size"], listed["parameters"]), ("dspark", [0, 2, 3], 4, 51904))
+        self.assertEqual(listed["cache_bytes_for_each_position"]["bf16"], 2 * 2 * 3 * 8 * 2)  # keys and values, layers, heads of 8
+        self.assertEqual(len(listed["tensors"]), 3 + 2 * 11 + 2)
+        self.assertIn("blocks of 4 drafts", self.succeed("inspect", drafter).stdout)
+        without, with_drafter = (json.loads(self.succeed("plan", GOLDEN / "tiny-dense", "--stages", "5", "--json", *more).stdout)
+                                 for more in ([], ["--draft", drafter]))
+        more = [[b[key] - a[key] for a, b in zip(without["stages"], with_drafter["stages"])] for key in ("weight_bytes", "slot_bytes")]
+        self.assertEqual(more[0], [0] * 4 + [listed["bytes"]])
+        self.assertEqual(more[1], [without["stages"][0]["slot_bytes"] * taps for taps in (1, 1, 2, 3, 3)])
+        self.refuse(64, ["--config"], "inspect", drafter, "--config", drafter / "config.json")
+        self.refuse(65, ['"vocab_size" is 200, but the model has 1024'], "plan", GOLDEN / "kjv-moe", "--draft", drafter)
+
     def test_plan(self):
         plan = json.loads(self.succeed("plan", "lfm2-8b-a1b", "--stages", "4", "--gpu-memory", "4.7GB", "--json").stdout)
         self.assertEqual([s["layer_count"] for s in plan["stages"]], [6, 6, 6, 6])
