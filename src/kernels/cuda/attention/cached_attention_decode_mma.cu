@@ -163,7 +163,7 @@ void launch_kernel(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   const DecodeGrid grid = decode_grid(args, kRows, width);
   const int64_t units = a.pages.singles * a.kv_heads * grid.groups * grid.workers;
   const int64_t tiles = std::min<int64_t>(kSplitTiles, ceil_divide(args.max_length, kKeyTile));
-  const auto resident = [&](int warps) {  // blocks of so many warps that run at a time
+  const auto resident = [&](int warps) {  // blocks of `warps` that run at a time
     return args.multiprocessors *
            std::min(kSharedPerProcessor / shared_bytes<E, width>(rows, warps, true), kResidentWarps<E, width> / warps);
   };
