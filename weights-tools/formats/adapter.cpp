@@ -78,7 +78,7 @@ void Adapter::resolve_tied_head(const AdapterConfig& config) {
   const auto raw = [&](const auto& update) { return tensors_.at(update->second.replacement->tensor); };
   if (head == updates_.end()) {
     unties_head_ = embedding != updates_.end() && config.saves_module("model.embed_tokens");
-  } else if (embedding != updates_.end() && are_equal(raw(embedding), raw(head))) {
+  } else if (embedding != updates_.end() && embedding->second.replacement && are_equal(raw(embedding), raw(head))) {
     updates_.erase(head);
   } else if (config.saves_module("lm_head")) {
     unties_head_ = true;

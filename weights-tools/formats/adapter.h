@@ -36,9 +36,10 @@ struct Replacement {
   uint64_t first = 0;
 };
 
-// What an adapter does to one tensor of the model: replaces it, then adds terms.
+// What an adapter does to one tensor of the model: replaces it, or some of its rows, then adds terms.
 struct TensorUpdate {
   std::optional<Replacement> replacement;
+  std::map<uint64_t, Replacement> rows;  // by row
   std::vector<LowRankTerm> terms;
 };
 

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "base/error.h"
 #include "base/json/json.h"
@@ -23,7 +24,7 @@ constexpr uint64_t kMaxAdapterRank = uint64_t{1} << 16;
 // What AdapterConfig reads.
 constexpr auto kReadKeys = std::to_array<std::string_view>(
     {"peft_type", "r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "target_parameters",
-     "modules_to_save", "bias", "init_lora_weights", "peft_version"});
+     "modules_to_save", "bias", "init_lora_weights", "peft_version", "trainable_token_indices"});
 
 // What concerns training, or is told by the tensors as well: which modules have factors.
 constexpr auto kHarmlessKeys = std::to_array<std::string_view>(
@@ -84,6 +85,28 @@ std::optional<int> version_of(const OrderedJson& json) {
   return major * 1000 + minor;
 }
 
+std::vector<uint64_t> token_ids(const OrderedJson& list, const std::string& what) {
+  constexpr std::string_view kKey = "trainable_token_indices", kExpected = "a list of different token ids";
+  if (!list.is_array()) refuse(what, kKey, list, kExpected);
+  std::vector<uint64_t> ids;
+  for (const OrderedJson& id : list) {
+    if (!id.is_number_unsigned()) refuse(what, kKey, list, kExpected);
+    ids.push_back(id.get<uint64_t>());
+  }
+  if (std::set<uint64_t>(ids.begin(), ids.end()).size() != ids.size()) refuse(what, kKey, list, kExpected);
+  return ids;
+}
+
+// By module.
+std::map<std::string, std::vector<uint64_t>> read_trained_tokens(const OrderedJson& json, const std::string& what) {
+  const OrderedJson value = json.value("trainable_token_indices", OrderedJson());
+  if (value.is_null()) return {};
+  if (!value.is_object()) return {{"embed_tokens", token_ids(value, what)}};
+  std::map<std::string, std::vector<uint64_t>> by_module;
+  for (const auto& [module, list] : value.items()) by_module.emplace(module, token_ids(list, what));
+  return by_module;
+}
+
 void check_keys(const OrderedJson& json, const std::string& what) {
   const auto has = [](const auto& keys, const std::string& key) {
     return std::find(keys.begin(), keys.end(), key) != keys.end();
@@ -131,6 +154,7 @@ AdapterConfig::AdapterConfig(std::string_view json_text, const std::string& what
   rank_stabilized_ = rslora.get<bool>();
   target_parameters_ = texts(json, "target_parameters", what);
   modules_to_save_ = texts(json, "modules_to_save", what);
+  trained_tokens_ = read_trained_tokens(json, what);
   if (const std::optional<int> version = version_of(json)) exchanges_experts_ = *version < 20;
   const auto read_patterns = [&](const char* key, std::vector<Pattern>& patterns,
                                  double (*read)(const OrderedJson&, const std::string&, std::string_view)) {
@@ -176,6 +200,12 @@ bool any_ends(const std::vector<std::string>& listed, std::string_view name) {
 
 bool AdapterConfig::targets_parameter(std::string_view parameter) const {
   return any_ends(target_parameters_, parameter);
+}
+
+std::vector<uint64_t> AdapterConfig::trained_tokens(std::string_view module) const {
+  for (const auto& [listed, ids] : trained_tokens_)
+    if (ends_in(module, listed)) return ids;
+  return {};
 }
 
 bool AdapterConfig::saves_module(std::string_view module) const { return any_ends(modules_to_save_, module); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +27,8 @@ class AdapterConfig {
   float scale(const std::string& module) const;
   // Whether target_parameters lists this parameter, given with its module.
   bool targets_parameter(std::string_view parameter) const;
+  // The ids that trainable_token_indices lists for the module; a plain list is that of the embedding.
+  std::vector<uint64_t> trained_tokens(std::string_view module) const;
   // Whether modules_to_save lists the module.
   bool saves_module(std::string_view module) const;
   // Whether PEFT was older than 0.20, which exchanges the factors of experts; nothing if the version is unknown.
@@ -45,6 +48,7 @@ class AdapterConfig {
   bool rank_stabilized_ = false;
   std::vector<Pattern> rank_patterns_, alpha_patterns_;  // the first that matches counts
   std::vector<std::string> target_parameters_, modules_to_save_;
+  std::map<std::string, std::vector<uint64_t>> trained_tokens_;  // by module
   std::optional<bool> exchanges_experts_;
 };
 

@@ -21,6 +21,7 @@ constexpr std::string_view kFactorA = ".lora_A.weight", kFactorB = ".lora_B.weig
 constexpr std::string_view kExperts = ".feed_forward.experts", kInner = ".base_layer",
                            kInnerExperts = ".feed_forward.experts.base_layer", kGateUp = ".gate_up_proj",
                            kDown = ".down_proj";
+constexpr std::string_view kTrainedTokens = ".token_adapter.trainable_tokens_delta";
 constexpr std::string_view kBaseLayer = ".base_layer.";
 
 // Tensors that belong to other sums, and what they are part of.
@@ -33,7 +34,6 @@ constexpr std::array kOtherParts = std::to_array<OtherPart>({
     {".lora_B.bias", "lora_bias"},
     {".lora_embedding_A", "an adapter of the embedding"},
     {".lora_embedding_B", "an adapter of the embedding"},
-    {".trainable_tokens_delta", "trainable_token_indices"},
 });
 
 class AdapterMatcher {
@@ -67,6 +67,7 @@ class AdapterMatcher {
 
   void add(const std::string& name, const RawTensor& raw);
   void add_replacement(const std::string& name, std::string weight);
+  void replace_rows(const std::string& name, const std::string& module);
   void replace_experts(const std::string& name, const std::string& experts, bool gate_up);
   void add_factors(const std::string& module, const Factors& factors);
   void add_linear(const std::string& module, const Factors& factors);
@@ -93,8 +94,24 @@ void AdapterMatcher::add(const std::string& name, const RawTensor& raw) {
     factors_[rest.substr(0, rest.size() - kFactorA.size())].a = name;
   else if (rest.ends_with(kFactorB))
     factors_[rest.substr(0, rest.size() - kFactorB.size())].b = name;
+  else if (rest.ends_with(kTrainedTokens))
+    replace_rows(name, rest.substr(0, rest.size() - kTrainedTokens.size()));
   else
     add_replacement(name, rest);
+}
+
+// PEFT calls the tensor a difference, but it holds the new rows themselves, in the order of the listed ids.
+void AdapterMatcher::replace_rows(const std::string& name, const std::string& module) {
+  const std::string weight = module + ".weight";
+  if (weight != kEmbeddingWeight)
+    refuse(name, fmt::format("changes rows of {}, expected {}", weight, kEmbeddingWeight));
+  const std::vector<uint64_t> ids = config_.trained_tokens(module), &dims = specs_.at(weight).dims;
+  expect_dims(name, {ids.size(), dims[1]}, fmt::format("{} trainable_token_indices", ids.size()));
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= dims[0])
+      refuse(name, fmt::format("is for token {}, expected ids below {}: trainable_token_indices", ids[i], dims[0]));
+    updates_[weight].rows[ids[i]] = {name, i * dims[1]};
+  }
 }
 
 // Whole tensors are those of modules_to_save and trained biases. A module that has factors, too, is called base_layer.

@@ -51,9 +51,10 @@ class AdaptedSource : public ModelSource {
   // The position in the weight that is read.
   struct Reading {
     size_t tensor;
-    uint64_t elements = 0;                // that were read
-    std::optional<TensorReader> base;     // of the weight; empty if it is replaced
-    const Change* replacement = nullptr;  // the last one
+    uint64_t elements = 0;                        // that were read
+    std::optional<TensorReader> base;             // of the weight; empty if it is replaced
+    const Change* replacement = nullptr;          // the last one
+    std::map<uint64_t, std::vector<float>> rows;  // that are replaced
     std::vector<Term> terms;
   };
 
@@ -63,6 +64,7 @@ class AdaptedSource : public ModelSource {
   void read_base(std::span<float> into) const;
   Term load(const Change& change, const LowRankTerm& term, const TensorSpec& spec) const;
   const std::vector<float>& factor(size_t adapter, const std::string& tensor) const;
+  void replace_rows(std::span<float> piece, uint64_t first, size_t columns) const;
   void add_terms(std::span<float> piece, uint64_t first, size_t columns) const;
 
   std::unique_ptr<ModelSource> source_;
@@ -149,11 +151,17 @@ void AdaptedSource::begin(size_t tensor, uint64_t first_element) const {
   const TensorSpec& spec = tensors_[tensor].spec;
   if (spec.layer != factors_layer_) factors_.clear();
   factors_layer_ = spec.layer;
-  reading_.emplace(Reading{.tensor = tensor, .base = {}, .terms = {}});
+  reading_.emplace(Reading{.tensor = tensor, .base = {}, .rows = {}, .terms = {}});
   for (const Change& change : changes_.at(tensor)) {
     if (change.update->replacement) {
       reading_->replacement = &change;
       reading_->terms.clear();
+      reading_->rows.clear();
+    }
+    for (const auto& [row, place] : change.update->rows) {
+      std::vector<float>& values = reading_->rows[row];
+      values.resize(spec.dims[1]);
+      merged_[change.adapter].read(place.tensor, place.first, values);
     }
     for (const LowRankTerm& term : change.update->terms) reading_->terms.push_back(load(change, term, spec));
   }
@@ -172,6 +180,17 @@ void AdaptedSource::read_base(std::span<float> into) const {
       bytes = bytes.subspan(reading_->base->next(bytes));
   }
   reading_->elements += into.size();
+}
+
+// Replaces what lies in elements [first, first + piece.size()) of the weight.
+void AdaptedSource::replace_rows(std::span<float> piece, uint64_t first, size_t columns) const {
+  const uint64_t end = first + piece.size();
+  for (const auto& [row, values] : reading_->rows) {
+    const uint64_t from = std::max(first, row * columns), to = std::min<uint64_t>(end, (row + 1) * columns);
+    if (from < to)
+      std::copy_n(values.begin() + static_cast<ptrdiff_t>(from - row * columns), to - from,
+                  piece.begin() + static_cast<ptrdiff_t>(from - first));
+  }
 }
 
 // Adds the terms to elements [first, first + piece.size()) of the weight. Threads share its rows.
@@ -201,6 +220,7 @@ void AdaptedSource::read(size_t tensor, uint64_t first_byte, std::span<std::byte
   const std::span<float> piece(reinterpret_cast<float*>(into.data()), into.size() / sizeof(float));
   begin(tensor, first);
   read_base(piece);
+  if (!reading_->rows.empty()) replace_rows(piece, first, tensors_[tensor].spec.dims[1]);
   if (!reading_->terms.empty()) add_terms(piece, first, tensors_[tensor].spec.dims[1]);
 }
 

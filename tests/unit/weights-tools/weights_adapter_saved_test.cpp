@@ -175,5 +175,55 @@ TEST(SavedEmbeddingTest, KeepsTheHeadTied) {
   EXPECT_EQ(float_values(*model, kEmbedding), untying.values(kEmbedding));
 }
 
+// The new rows of the embedding, which a tied LM head shares; a later adapter's rows win, a later whole one discards
+// them.
+TEST(TrainedTokensTest, ReplaceRowsOfTheEmbedding) {
+  const TemporaryFolder folder;
+  const std::string rows = "model.embed_tokens.token_adapter.trainable_tokens_delta";
+  HandAdapter first, second, whole;
+  first.config["trainable_token_indices"] = {7, 199, 0};
+  first.add(rows, {3, 48});
+  second.config["trainable_token_indices"] = {{"embed_tokens", {199}}};
+  second.add(rows, {1, 48});
+  whole.add(kEmbedding, {200, 48});
+  std::vector<float> expected = values_before("tiny-dense", kEmbedding);
+  const auto replace = [&](const HandAdapter& adapter, size_t from, size_t row) {
+    const std::vector<float> values = adapter.values(rows);
+    std::copy_n(values.begin() + static_cast<ptrdiff_t>(from * 48), 48,
+                expected.begin() + static_cast<ptrdiff_t>(row * 48));
+  };
+  const std::string one = first.write(folder / "first"), two = second.write(folder / "second");
+  replace(first, 0, 7);
+  replace(first, 1, 199);
+  replace(first, 2, 0);
+  const auto model = adapted("tiny-dense", {one});
+  EXPECT_EQ(float_values(*model, kEmbedding), expected);
+  EXPECT_TRUE(model->config().tied_embedding);
+  const std::string bytes = tensor_bytes(*model, 0);
+  std::string middle(400, '\0');  // from inside row 7 on
+  model->read(0, (7 * 48 + 5) * 4, std::as_writable_bytes(std::span(middle)));
+  EXPECT_EQ(middle, bytes.substr((7 * 48 + 5) * 4, 400));
+  replace(second, 0, 199);
+  EXPECT_EQ(float_values(*adapted("tiny-dense", {one, two}), kEmbedding), expected);
+  EXPECT_EQ(float_values(*adapted("tiny-dense", {one, whole.write(folder / "whole")}), kEmbedding),
+            whole.values(kEmbedding));
+}
+
+TEST(TrainedTokensTest, ThatFitNoRowsAreRefused) {
+  const TemporaryFolder folder;
+  const auto expect_refused = [&](const std::string& module, const Json& ids, std::vector<uint64_t> dims,
+                                  const std::string& part) {
+    HandAdapter adapter;
+    adapter.config["trainable_token_indices"] = ids;
+    adapter.add(module + ".token_adapter.trainable_tokens_delta", std::move(dims));
+    const std::string path = adapter.write(folder / "adapter");
+    expect_error([&] { adapted("tiny-dense", {path}); }, ExitCode::kData, {module + ".token_adapter", part});
+  };
+  expect_refused("model.embed_tokens", {3, 200}, {2, 48}, "token 200");
+  expect_refused("model.embed_tokens", {3, 4}, {1, 48}, "[2, 48]");
+  expect_refused("model.embed_tokens", {{"lm_head", {3}}}, {1, 48}, "[0, 48]");
+  expect_refused("lm_head", {{"lm_head", {3}}}, {1, 48}, "rows of lm_head");
+}
+
 }  // namespace
 }  // namespace lfm2::test
