@@ -27,11 +27,6 @@ OrderedJson error_list(std::string_view code, std::string_view message) {
 
 }  // namespace
 
-bool is_over(const OrderedJson& batch) {
-  const std::string& status = batch.at("status").get_ref<const std::string&>();
-  return status == "completed" || status == "failed" || status == "cancelled";
-}
-
 BatchRunner::BatchRunner(const BatchSettings& settings, LiveRequests& live, std::function<void()> wake)
     : settings_(settings), live_(live), wake_(std::move(wake)) {
   std::vector<std::pair<int64_t, std::string>> begun;
@@ -78,23 +73,37 @@ void BatchRunner::begin(const std::string& id) {
   const std::string status = object.at("status");
   if (status == "cancelling") return end(id, "cancelled");
   if (status == "finalizing") return end(id, "completed");
+  batches_.push_back({.id = id});
+  if (status == "in_progress") open(batches_.back());
+}
+
+// The turn of a batch begins. Afterwards it is gone if it has failed.
+void BatchRunner::open(Batch& batch) {
+  const std::string id = batch.id;
+  const OrderedJson object = settings_.store->batches().find(id)->second.object;
   guard(id, [&] {
-    Batch batch{.id = id};
-    batch.run = std::make_unique<BatchRun>(*settings_.store, id, object.at("input_file_id").get<std::string>());
+    batch.run = std::make_unique<BatchRun>(*settings_.store, id, object.at("input_file_id").get<std::string>(),
+                                           settings_.made_by);
     auto context = std::make_shared<BatchContext>(settings_.context);
     context->endpoint = object.at("endpoint").get<std::string>();
     context->lines.embeddings = context->endpoint == "/v1/embeddings";
     context->lines.continues = !context->lines.embeddings;
     context->lines.now = context->facts.created = object.at("created_at").get<std::time_t>();
     batch.context = std::move(context);
-    batches_.push_back(std::move(batch));
-    if (status == "validating") set(id, {{"status", "in_progress"}, {"in_progress_at", std::time(nullptr)}});
+    if (batch.run->is_of_another_server() && !batch.run->all_answered())
+      return end(id, "failed",
+                 error_list("server_error",
+                            "the server started again with other weights or options, which answer the lines that are "
+                            "left differently: create a batch of these lines"));
+    if (object.at("status") == "validating")
+      set(id, {{"status", "in_progress"}, {"in_progress_at", std::time(nullptr)}});
   });
 }
 
 void BatchRunner::cancel(const std::string& id) {
   write_ended();
   guard(id, [&] {
+    if (const Batch* batch = find(id); batch != nullptr && batch->run != nullptr) batch->run->sync();
     set(id, {{"status", "cancelling"}, {"cancelling_at", std::time(nullptr)}});
     end(id, "cancelled");
   });
@@ -111,7 +120,7 @@ void BatchRunner::end(const std::string& id, const char* status, const OrderedJs
   object[fmt::format("{}_at", status)] = std::time(nullptr);
   object["errors"] = errors;
   try {
-    if (running != nullptr) running->run->sync();
+    if (running != nullptr && running->run != nullptr) running->run->sync();
     BatchRun::publish(*settings_.store, batch.owner, object);
     settings_.store->save_batch(batch.owner, object);
     settings_.store->remove(id, ".journal");
@@ -227,6 +236,10 @@ bool BatchRunner::begin_line() {
   }
   for (Batch& batch : batches_) {
     if (batch.read) continue;
+    if (batch.run == nullptr) {
+      open(batch);
+      return true;
+    }
     bool more = true;
     guard(std::string(batch.id), [&] { more = begin_line(batch); });
     return more;
@@ -244,37 +257,49 @@ bool BatchRunner::begin_line(Batch& batch) {
   return true;
 }
 
-void BatchRunner::poll() {
+bool BatchRunner::poll() {
   write_ended();
-  if (live_.draining()) return withdraw();
-  if (live_.client_waits_longer_than(kPatience)) return yield();
+  if (live_.draining()) {
+    withdraw();
+    return false;
+  }
+  if (live_.client_waits_longer_than(kPatience)) {
+    yield();
+    return false;
+  }
   const auto has_room = [&] {
     const std::lock_guard lock(open_.mutex);
     return open_.sequences < settings_.max_open;
   };
   // Not all at once, so that answers and clients of the store do not wait for the reading of lines.
   constexpr int kLines = 32;
-  for (int lines = 0; lines < kLines && has_room(); ++lines)
-    if (!begin_line()) break;
+  int lines = 0;
+  while (lines < kLines && has_room() && begin_line()) ++lines;
   std::vector<std::string> whole;
   for (const Batch& batch : batches_)
-    if (batch.run->all_answered()) whole.push_back(batch.id);
+    if (batch.run != nullptr && batch.run->all_answered()) whole.push_back(batch.id);
   for (const std::string& id : whole)
     guard(id, [&] {
+      find(id)->run->sync();
       set(id, {{"status", "finalizing"}, {"finalizing_at", std::time(nullptr)}});
       end(id, "completed");
     });
-  if (Clock::now() - synced_ < kSyncInterval) return;
+  if (Clock::now() - synced_ >= kSyncInterval) sync();
+  return lines == kLines;
+}
+
+void BatchRunner::sync() {
   synced_ = Clock::now();
   std::vector<std::string> running;
-  for (const Batch& batch : batches_) running.push_back(batch.id);
+  for (const Batch& batch : batches_)
+    if (batch.run != nullptr) running.push_back(batch.id);
   for (const std::string& id : running) guard(id, [&] { find(id)->run->sync(); });
 }
 
 OrderedJson BatchRunner::object(const BatchStore::Stored& batch) const {
   OrderedJson object = batch.object;
   const auto running = std::ranges::find(batches_, object.at("id").get<std::string>(), &Batch::id);
-  if (running != batches_.end()) object["request_counts"] = running->run->counts();
+  if (running != batches_.end() && running->run != nullptr) object["request_counts"] = running->run->counts();
   return object;
 }
 

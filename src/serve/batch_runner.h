@@ -23,11 +23,9 @@ struct BatchSettings {
   BatchStore* store = nullptr;  // null: the server has no batches
   bool has_keys = false;        // clients have keys, by which their files and batches are theirs
   int64_t max_open = 1;         // sequences of batches at a time
+  std::string made_by = {};     // checksum of what answers depend on, besides their lines
   BatchContext context = {};    // without what depends on the batch
 };
-
-// Whether a batch, as the store has it, has ended.
-bool is_over(const OrderedJson& batch);
 
 // A batch's state is in the store, so that it outlives the server. All functions but drawn() are used by one thread.
 class BatchRunner {
@@ -39,8 +37,8 @@ class BatchRunner {
   // Begins a batch of the store, and ends one early.
   void begin(const std::string& id);
   void cancel(const std::string& id);
-  // Writes answers, and begins lines while there is room.
-  void poll();
+  // Writes answers, and begins lines while there is room. Returns whether more lines may begin at once.
+  bool poll();
   // Takes back all open lines; their batches continue in the next server's run.
   void withdraw();
   // The object of a batch as it is now.
@@ -54,8 +52,8 @@ class BatchRunner {
   struct Batch {
     std::string id;
     std::shared_ptr<const BatchContext> context = {};
-    std::unique_ptr<BatchRun> run = {};
-    bool read = false;  // all lines have begun
+    std::unique_ptr<BatchRun> run = {};  // null before the batch's turn, so that it holds no open files
+    bool read = false;                   // all lines have begun
   };
   struct Open {
     std::string batch;
@@ -65,8 +63,10 @@ class BatchRunner {
   void guard(const std::string& id, const std::function<void()>& work);
   void set(const std::string& id, const OrderedJson& fields);
   void end(const std::string& id, const char* status, const OrderedJson& errors = nullptr);
+  void open(Batch& batch);
   void take_back(const std::function<bool(const Open&)>& which, size_t most);
   void yield();
+  void sync();
   void write(const Open& ended);
   void write_ended();
   bool begin_line();

@@ -60,7 +60,7 @@ void check_metadata(const OrderedJson& metadata) {
       fits = fits && key.size() <= 64 && value.is_string() && value.get_ref<const std::string&>().size() <= 512;
   if (!fits)
     throw Error(ExitCode::kData,
-                "request: \"metadata\" is too large, expected at most 16 texts of 512 bytes with names of 64 bytes");
+                "request: \"metadata\" is not accepted, expected at most 16 texts of 512 bytes with names of 64 bytes");
 }
 
 }  // namespace
@@ -120,12 +120,12 @@ void Batches::queue(http::Request&& request, const http::Responder& responder) {
 }
 
 void Batches::run() {
-  while (true) {
+  for (bool more = false;;) {
     std::deque<Asked> asked;
     {
       std::unique_lock lock(mutex_);
       any_.wait_for(lock, downloads_.empty() ? kTick : kTickOfDownloads,
-                    [&] { return open_.ends || open_.any_ended || !open_.asked.empty(); });
+                    [&] { return more || open_.ends || open_.any_ended || !open_.asked.empty(); });
       if (open_.ends) break;
       open_.any_ended = false;
       asked.swap(open_.asked);
@@ -133,8 +133,9 @@ void Batches::run() {
     for (const Asked& one : asked) answer(one);
     send_downloads();
     try {
-      runner_->poll();
+      more = runner_->poll();
     } catch (const std::exception& error) {  // as no memory: the next look may succeed
+      more = false;
       say(fmt::format("lfm2_stage: batches wait: {}", error.what()));
     }
   }

@@ -5,8 +5,10 @@
 #include <cstdio>
 
 #include "base/checked_file.h"
+#include "base/checksum.h"
 #include "base/standard_streams.h"
 #include "base/stop.h"
+#include "base/words.h"
 #include "openai/openai_request.h"
 #include "serve/api.h"
 #include "serve/listener.h"
@@ -91,6 +93,15 @@ class ServedRequests : public SharedRequests {
   LiveRequests live_;
   Api api_;
 };
+
+// A checksum of what the answers of a batch's lines depend on. Servers whose ranks are cut differently give the same.
+std::string made_by(const JobFrame& job) {
+  const RequestDefaults defaults = request_defaults(job);
+  return checksum_of(fmt::format("{} {} {} {} {} {} {} {} ", job.shards->split_id(), job.text.checksum(), job.dtype(),
+                                 job.cache_dtype(), job.machine.cuda, job.options.plain_fp32,
+                                 static_cast<int>(job.options.serve.embeddings), kBits) +
+                     to_bytes(defaults.of_ids) + to_bytes(defaults.of_text));
+}
 
 class Server : public Traffic {
  public:
@@ -201,6 +212,7 @@ std::unique_ptr<SharedRequests> Server::open(const Capacity& capacity) {
       .store = batches_.get(),
       .has_keys = !serve.api_key_file.empty(),
       .max_open = std::max<int64_t>(1, capacity.sequences * job_.options.replicas / 2),
+      .made_by = made_by(job_),
       .context = {.lines = settings.lines,
                   .defaults = request_defaults(job_),
                   .limits = settings.limits,

@@ -18,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kHead = "answers of ";  // the journal's first line
 constexpr std::string_view kJournal = ".journal", kOutput = ".output", kErrors = ".errors";
 
 int64_t count_lines(const fs::path& input) {
@@ -60,7 +61,7 @@ std::optional<Record> parse_record(std::string_view line) {
 
 }  // namespace
 
-BatchRun::BatchRun(BatchStore& store, const std::string& id, const std::string& input_id)
+BatchRun::BatchRun(BatchStore& store, const std::string& id, const std::string& input_id, const std::string& made_by)
     : store_(store),
       id_(id),
       lines_(store.path(input_id, ".data")),
@@ -68,7 +69,12 @@ BatchRun::BatchRun(BatchStore& store, const std::string& id, const std::string& 
       journal_(open(kJournal)),
       output_(open(kOutput)),
       errors_(open(kErrors)) {
-  read_journal();
+  const std::string head = fmt::format("{}{}\n", kHead, made_by);
+  read_journal(head);
+  of_another_server_ = of_another_server_ && completed_ + failed_ > 0;
+  if (completed_ + failed_ == 0) journal_.end = 0;
+  cut_off();
+  if (journal_.end == 0) append(journal_, head);
 }
 
 BatchRun::Part BatchRun::open(std::string_view ending) const {
@@ -85,29 +91,33 @@ bool BatchRun::is_written(const Part& part, uint64_t bytes, std::string_view che
          checksum_of(answer) == checksum;
 }
 
-// Keeps the answers up to the first record that is cut off or whose answer is not there, and cuts off what follows: its
-// lines are answered again.
-void BatchRun::read_journal() {
-  {
-    LineReader reader(journal_.path);
-    const uint64_t size = fs::file_size(journal_.path);
-    bool good = true;
-    for (const std::vector<Line>* lines = &reader.next(); good && !lines->empty(); lines = &reader.next())
-      for (const Line& line : *lines) {
-        const std::optional<Record> record = parse_record(line.text);
-        good = record && journal_.end + line.text.size() < size && record->sample >= 0 &&
-               record->sample < std::ssize(answered_) && !answered_[static_cast<size_t>(record->sample)];
-        if (!good) break;
-        Part& part = record->failed ? errors_ : output_;
-        good = is_written(part, record->bytes, record->checksum);
-        if (!good) break;
-        part.end += record->bytes;
-        journal_.end += line.text.size() + 1;
-        answered_[static_cast<size_t>(record->sample)] = true;
-        ++(record->failed ? failed_ : completed_);
-      }
-  }
-  cut_off();
+// Keeps the answers up to the first record that is cut off or whose answer is not there. What follows is cut off, and
+// its lines are answered again.
+void BatchRun::read_journal(std::string_view head) {
+  LineReader reader(journal_.path);
+  const uint64_t size = fs::file_size(journal_.path);
+  bool good = true;
+  for (const std::vector<Line>* lines = &reader.next(); good && !lines->empty(); lines = &reader.next())
+    for (const Line& line : *lines) {
+      good = journal_.end + line.text.size() < size &&
+             (line.number == 1 ? line.text.starts_with(kHead) : read_record(line));
+      if (!good) break;
+      if (line.number == 1) of_another_server_ = fmt::format("{}\n", line.text) != head;
+      journal_.end += line.text.size() + 1;
+    }
+}
+
+bool BatchRun::read_record(const Line& line) {
+  const std::optional<Record> record = parse_record(line.text);
+  if (!record || record->sample < 0 || record->sample >= std::ssize(answered_) ||
+      answered_[static_cast<size_t>(record->sample)])
+    return false;
+  Part& part = record->failed ? errors_ : output_;
+  if (!is_written(part, record->bytes, record->checksum)) return false;
+  part.end += record->bytes;
+  answered_[static_cast<size_t>(record->sample)] = true;
+  ++(record->failed ? failed_ : completed_);
+  return true;
 }
 
 // What follows the last whole answer, or its record.

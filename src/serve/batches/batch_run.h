@@ -16,8 +16,11 @@ namespace lfm2::serve {
 class BatchRun {
  public:
   // Counts the lines of the batch, and keeps the answers of its journal whose bytes are there. Error(kData) if the
-  // input has no lines, or one that is too long; Error(kIo) if the system fails.
-  BatchRun(BatchStore& store, const std::string& id, const std::string& input_id);
+  // input has no lines, or one that is too long; Error(kIo) if the system fails. `made_by`: a checksum of what answers
+  // depend on, besides their lines.
+  BatchRun(BatchStore& store, const std::string& id, const std::string& input_id, const std::string& made_by);
+  // Whether the answers that were kept depend on something else.
+  bool is_of_another_server() const { return of_another_server_; }
 
   struct Next {
     int64_t sample = 0;     // number among the lines that are not blank
@@ -44,7 +47,8 @@ class BatchRun {
   };
   Part open(std::string_view ending) const;
   void append(Part& part, std::string_view text);
-  void read_journal();
+  void read_journal(std::string_view head);
+  bool read_record(const Line& line);
   void cut_off();
   bool is_written(const Part& part, uint64_t bytes, std::string_view checksum) const;
 
@@ -56,6 +60,7 @@ class BatchRun {
   int64_t sample_ = 0;
   std::vector<bool> answered_;  // [lines]
   int64_t completed_ = 0, failed_ = 0;
+  bool of_another_server_ = false;
   Part journal_, output_, errors_;
 };
 

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <ctime>
 #include <random>
+#include <set>
 #include <span>
 #include <thread>
 #include <utility>
@@ -46,6 +47,11 @@ bool is_batch(std::string_view id) { return id.starts_with("batch_"); }
 
 }  // namespace
 
+bool is_over(const OrderedJson& batch) {
+  const std::string& status = batch.at("status").get_ref<const std::string&>();
+  return status == "completed" || status == "failed" || status == "cancelled";
+}
+
 FileDescriptor open_private(const fs::path& path) {
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, kFileMode));
   if (file.get() < 0) throw_failed_call(ExitCode::kIo, "open", path, errno);
@@ -74,6 +80,7 @@ BatchStore::BatchStore(fs::path folder, uint64_t max_bytes, std::chrono::millise
 // was cut off before its object was written.
 void BatchStore::load() {
   std::vector<fs::path> others;
+  std::set<std::string> unread;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
     const fs::path& path = entry.path();
     const std::string id = path.stem();
@@ -90,6 +97,7 @@ void BatchStore::load() {
       used_ += kObjectBytes;
     } catch (const std::exception& error) {
       say(fmt::format("lfm2_stage: {}: not an object of a server, left out: {}", path.string(), error.what()));
+      unread.insert(id);
     }
   }
   for (const fs::path& path : others) {
@@ -98,10 +106,10 @@ void BatchStore::load() {
     const bool of_run = ending == ".journal" || ending == ".output" || ending == ".errors";
     const bool known = ending == kDataEnding ? files_.contains(id) : of_run && batches_.contains(id);
     // A batch that was about to end may have renamed its answers already.
-    const bool of_batch = ending == kDataEnding && id.starts_with("file-") &&
-                          batches_.contains("batch_" + id.substr(5, id.find('-', 5) - 5));
+    const auto batch = batches_.find("batch_" + id.substr(5, id.find('-', 5) - 5));
+    const bool of_batch = ending == kDataEnding && batch != batches_.end() && !is_over(batch->second.object);
     std::error_code ignored;
-    if (known || of_batch)
+    if (known || of_batch || unread.contains(id))
       used_ += size_of(path);
     else
       fs::remove(path, ignored);

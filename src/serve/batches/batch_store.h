@@ -66,6 +66,9 @@ class BatchStore {
   ById files_, batches_;
 };
 
+// Whether a batch, as the store has it, has ended.
+bool is_over(const OrderedJson& batch);
+
 // Opens or creates a file that only this user may read, for reading and writing. Error(kIo).
 FileDescriptor open_private(const std::filesystem::path& path);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "serve/http/message.h"
@@ -87,7 +88,10 @@ std::vector<FormPart> parse_form(std::string_view content_type, std::string_view
     const size_t end = rest.find(delimiter);
     if (end == std::string_view::npos) refuse("a part does not end");
     const std::string_view head = head_end == 0 ? "" : body.substr(kLineEnd.size(), head_end - kLineEnd.size());
-    parts.push_back(part_of(head, rest.substr(0, end)));
+    FormPart part = part_of(head, rest.substr(0, end));
+    if (std::ranges::find(parts, part.name, &FormPart::name) != parts.end())
+      throw Error(ExitCode::kData, fmt::format("request: two parts are named \"{}\", expected one", part.name));
+    parts.push_back(std::move(part));
     body = rest.substr(end + delimiter.size());
   }
   return parts;

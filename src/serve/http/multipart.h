@@ -14,7 +14,8 @@ struct FormPart {
   std::string_view content;              // within the body
 };
 
-// The parts of `body`, in their order. Error(kData) for another content type or a malformed body.
+// The parts of `body`, in their order. Error(kData) for another content type, a malformed body, or two parts of one
+// name.
 std::vector<FormPart> parse_form(std::string_view content_type, std::string_view body);
 
 }  // namespace lfm2::http

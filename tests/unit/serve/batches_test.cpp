@@ -23,6 +23,7 @@ class BatchesTest : public ApiTest {
     batches_ = {.store = &*store_,
                 .has_keys = !keys.empty(),
                 .max_open = max_open_,
+                .made_by = made_by_,
                 .context = {.lines = {.vocab = 1280, .max_positions = 100'000, .text = &text_, .continues = true},
                             .defaults = {.of_ids = {.max_new = 16}, .of_text = {.max_new = 16}},
                             .limits = {.max_prompt_tokens = 100'000, .max_edits = 8},
@@ -114,7 +115,7 @@ class BatchesTest : public ApiTest {
   std::optional<BatchStore> store_;
   int64_t max_open_ = 4;
   bool draws_ = true;
-  std::string key_;
+  std::string key_, made_by_ = "0";
 };
 
 TEST_F(BatchesTest, FromAFileToItsAnswers) {
@@ -190,6 +191,69 @@ TEST_F(BatchesTest, ComesBackInTheMiddle) {
   start();
   EXPECT_EQ(get("/v1/batches/" + batch), done);
   EXPECT_EQ(ids(content(done["output_file_id"])), all(kLines));
+}
+
+// Answers of two models are never in one file: a batch that has begun fails, and one that waits is answered.
+TEST_F(BatchesTest, ComesBackWithOtherWeights) {
+  start();
+  const std::string file = id_of(upload(lines(60, 40))), batch = id_of(create(file)), waiting = id_of(create(file));
+  while (get("/v1/batches/" + batch)["request_counts"]["completed"] < 5) std::this_thread::sleep_for(milliseconds(2));
+  EXPECT_EQ(get("/v1/batches/" + waiting)["status"], "validating");
+  stop();
+  made_by_ = "1";
+  start();
+  const Json failed = wait_for(batch, "failed");
+  EXPECT_NE(json_text(failed["errors"]).find("other weights or options"), std::string::npos);
+  const int64_t completed = failed["request_counts"]["completed"];
+  EXPECT_GE(completed, 5);
+  EXPECT_LT(completed, 60);
+  EXPECT_EQ(std::ssize(content(failed["output_file_id"])), completed);
+  EXPECT_EQ(wait_for(waiting, "completed")["request_counts"]["completed"], 60);
+}
+
+// Batches that wait for their turn hold no open files.
+TEST_F(BatchesTest, ManyWait) {
+  draws_ = false;
+  max_open_ = 1;
+  start();
+  const auto open_files = [] { return std::ranges::distance(std::filesystem::directory_iterator("/proc/self/fd")); };
+  const std::string file = id_of(upload(lines(2, 3)));
+  const std::string first = id_of(create(file));
+  wait_for(first, "in_progress");
+  const auto before = open_files();
+  std::vector<std::string> others;
+  for (int i = 0; i < 20; ++i) others.push_back(id_of(create(file)));
+  EXPECT_LE(open_files(), before + 4);
+  EXPECT_EQ(parse_json(ask("POST", "/v1/batches/" + others.back() + "/cancel").body, "answer")["status"], "cancelled");
+  others.pop_back();
+  drawer_.emplace(live_.replica(0));
+  for (const std::string& one : others) EXPECT_EQ(wait_for(one, "completed")["request_counts"]["completed"], 2);
+}
+
+// Faulty lines need no model, so they do not wait for the next look at the batches either.
+TEST_F(BatchesTest, FaultyLinesAreFast) {
+  start();
+  std::string text;
+  for (int i = 0; i < 10'000; ++i) text += "{}\n";
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(wait_for(id_of(create(id_of(upload(text)))), "completed")["request_counts"]["failed"], 10'000);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(8)) << "at 32 lines in 50 ms it is 15 s";
+}
+
+// A description that cannot be read may be mended, so the content stays.
+TEST_F(BatchesTest, AnUnreadableDescriptionKeepsItsContent) {
+  start();
+  const std::string file = id_of(upload(lines(1, 1)));
+  stop();
+  const std::filesystem::path object = folder_ / "batches" / (file + ".json");
+  const std::string text = test::read_bytes(object);
+  test::write_bytes(object, "");
+  start();
+  EXPECT_EQ(ask("GET", "/v1/files/" + file).status, 404);
+  stop();
+  test::write_bytes(object, text);
+  start();
+  EXPECT_EQ(ask("GET", "/v1/files/" + file + "/content").body, lines(1, 1));
 }
 
 TEST_F(BatchesTest, AKeySeesItsOwn) {

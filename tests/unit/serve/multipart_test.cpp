@@ -33,7 +33,8 @@ TEST(MultipartTest, PartsAsClientsWriteThem) {
 TEST(MultipartTest, Refused) {
   const std::string head = "Content-Disposition: form-data; name=\"x\"\r\n\r\n";
   std::string many;
-  for (int i = 0; i < 65; ++i) many += "--XX\r\n" + head + "\r\n";
+  for (int i = 0; i < 65; ++i)
+    many += fmt::format("--XX\r\nContent-Disposition: form-data; name=\"{}\"\r\n\r\n\r\n", i);
   for (const auto& [type, body, reason] :
        {std::tuple{"application/json", std::string("{}"), "application/json"},
         {"multipart/form-data", "--XX--", "no boundary"},
@@ -48,6 +49,7 @@ TEST(MultipartTest, Refused) {
         {kType, "--XX\r\n\r\n\r\n--XX--", "no Content-Disposition"},
         {kType, "--XX\r\nContent-Disposition: form-data\r\n\r\n\r\n--XX--", "no name"},
         {kType, "--XX\r\n" + std::string(9000, 'a') + "\r\n\r\n\r\n--XX--", "head"},
+        {kType, "--XX\r\n" + head + "\r\n--XX\r\n" + head + "\r\n--XX--", "two parts"},
         {kType, many + "--XX--", "64 parts"}})
     lfm2::test::expect_error([&] { parse_form(type, body); }, ExitCode::kData, {"request: ", reason});
 }
