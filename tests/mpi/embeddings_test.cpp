@@ -191,8 +191,6 @@ TEST_F(EmbeddingsTest, Refusals) {
   expect_refused(64, "expected last or mean", job("o.jsonl", {"--hidden", "all"}));
   expect_refused(64, "answers are embeddings", job("o.jsonl", {"--logits", "all"}));
   expect_refused(65, "expected \"input_ids\" or \"text\" with --score", job("o.jsonl", {"--score"}));
-  expect_refused(64, "expected one pipeline",
-                 {"--weights", folder_ / "shards", "--input", folder_ / "in.jsonl", "--replicas", "2"});
   // Where the first line is continued, one of /v1/embeddings is answered with an error.
   write_bytes(folder_ / "in.jsonl", batch_line("a", {{"prompt", "hi"}, {"max_tokens", 2}}, "/v1/completions") +
                                         batch_line("b", {{"input", "hi"}}));

@@ -218,7 +218,6 @@ TEST(ProgramTest, ReplicasAndBalanceGiveTheSameFile) {
   }
   EXPECT_TRUE(file_of(4, "b.bin", {"--replicas", "4"}) == file_of(1, "a.bin", {}));
   EXPECT_EQ(run_stage(3, {"--weights", shards, "--replicas", "2"}).exit_code, 64);
-  EXPECT_EQ(run_stage(2, {"--weights", shards, "--replicas", "2", "--output", folder / "x.jsonl"}).exit_code, 64);
 }
 
 TEST(ProgramTest, ReplicasJudgeTogether) {

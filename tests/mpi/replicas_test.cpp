@@ -59,6 +59,19 @@ class ReplicasTest : public testing::Test {
             << "\n";
     return path;
   }
+  std::string embeddings_input(int lines) {
+    const std::string path = inputs_ / "embeddings.jsonl";
+    std::ofstream input(path);
+    for (int i = 0; i < lines; ++i) {
+      Json body{{"model", "m"}, {"encoding_format", i % 5 == 1 ? "base64" : "float"}};
+      for (int part = 0; part <= i % 4; ++part)
+        body["input"].push_back(std::vector<int>(static_cast<size_t>(1 + i * i * 7 % 200), 5 + i % 50));
+      if (i % 7 == 3) body["input"] = 1;
+      input << Json{{"custom_id", fmt::format("e{}", i)}, {"method", "POST"}, {"url", "/v1/embeddings"}, {"body", body}}
+            << "\n";
+    }
+    return path;
+  }
   static std::vector<std::string> scoring(const std::string& weights, const std::vector<std::string>& more) {
     std::vector<std::string> arguments{"--weights", golden_shards(weights, most_stages(weights)), "--threads", "1"};
     arguments.insert(arguments.end(), more.begin(), more.end());
@@ -70,7 +83,9 @@ class ReplicasTest : public testing::Test {
 
 TEST_F(ReplicasTest, WriteTheBytesOfOnePipeline) {
   expect_same(scoring("tiny-moe", {"--samples", "61", "--length", "7"}), "o.bin", {{2, 2}, {3, 3}});
-  expect_same(scoring("tiny-moe", {"--input", ragged_input(40, 90), "--score"}), "o.h5", {{4, 2}, {6, 3}});
+  const std::vector<std::string> scores = scoring("tiny-moe", {"--input", ragged_input(40, 90), "--score"});
+  expect_same(scores, "o.h5", {{4, 2}});
+  expect_same(scores, "o.jsonl", {{6, 3}});
 }
 
 // Long samples go through two stages in parts; there are samples of a part for some replicas only.
@@ -84,13 +99,16 @@ TEST_F(ReplicasTest, WriteTheBytesOfOnePipelineCiTest) {
                                                   {"--hidden", "last"}}) {
     std::vector<std::string> job = scoring("tiny-moe", {"--input", ragged});
     job.insert(job.end(), results.begin(), results.end());
-    expect_same(job, "o.h5", {{3, 3}, {4, 2}});
+    for (const char* output : {"o.h5", "o.jsonl"}) expect_same(job, output, {{3, 3}, {4, 2}});
   }
   expect_same(scoring("tiny-moe", {"--input", golden, "--logits", "all", "--dtype", "fp32", "--reference", golden}),
               "o.h5", {{2, 2}, {6, 3}});
   // Windows of one sample stay with one replica.
-  expect_same(scoring("tiny-fp8-channel", {"--input", ragged_input(20, 900), "--score", "--stride", "100"}), "o.h5",
-              {{3, 3}, {4, 2}});
+  const std::vector<std::string> windows =
+      scoring("tiny-fp8-channel", {"--input", ragged_input(20, 900), "--score", "--stride", "100"});
+  for (const char* output : {"o.h5", "o.jsonl"}) expect_same(windows, output, {{3, 3}, {4, 2}});
+  // So do the inputs of one line, and refused lines are answered.
+  expect_same(scoring("kjv-moe", {"--input", embeddings_input(30)}), "o.jsonl", {{3, 3}, {4, 2}});
   std::vector<std::string> ring = scoring("mini-24", {"--samples", "90", "--length", "9", "--virtual-stages", "2"});
   const std::string one = run(2, ring, "o.bin").file;
   EXPECT_TRUE(run(4, ring, "o.bin", {"--replicas", "2"}).file == one);

@@ -79,7 +79,7 @@ TEST_F(ResumeTest, ScoringStoppedAndKilled) {
 }
 
 TEST_F(ResumeTest, ReplicasShareWhatIsLeft) {
-  for (const char* output : {"o.bin", "o.h5"})
+  for (const char* output : {"o.bin", "o.h5", "o.jsonl"})
     expect_same_after(job(output, {"--samples", "3000", "--micro-batch", "16", "--replicas", "2"}), output, 4,
                       {SIGUSR1, SIGKILL}, 4, 5);
 }
@@ -108,21 +108,23 @@ TEST_F(ResumeTest, GenerationOfReplicas) {
                       output, 4, {SIGUSR1, SIGKILL}, 4, 6);
 }
 
-// A run with other replicas continues what a run with replicas began.
+// A rank of one replica is asked to stop, so all stop. A run with other replicas continues what they began.
 TEST_F(ResumeTest, WithOtherReplicas) {
-  const std::vector<std::string> all = job("o.h5", {"--samples", "3000", "--micro-batch", "4", "--score"});
-  ASSERT_EQ(run_stage(1, all).exit_code, 0);
-  const std::string expected = read_bytes(folder_ / "o.h5");
-  std::filesystem::remove(folder_ / "o.h5");
-  RunningProgram program(stage_command(4, with(all, {"--replicas", "2"})));
-  for (int i = 0; i < 20000 && !any_finished(folder_ / "o.h5"); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  program.signal(SIGUSR1);
-  const Outcome stopped = program.wait();
-  EXPECT_EQ(stopped.exit_code, 75) << stopped.err;
-  const Outcome outcome = run_stage(3, with(all, {"--replicas", "3", "--resume"}));
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_TRUE(read_bytes(folder_ / "o.h5") == expected);
+  for (const std::string output : {"o.h5", "o.jsonl"}) {
+    const std::vector<std::string> all = job(output, {"--samples", "2000", "--micro-batch", "4", "--score"});
+    ASSERT_EQ(run_stage(1, all).exit_code, 0);
+    const std::string expected = read_bytes(folder_ / output);
+    std::filesystem::remove(folder_ / output);
+    RunningProgram program(stage_command(4, with(all, {"--replicas", "2"})));
+    for (int i = 0; i < 20000 && !any_finished(folder_ / output); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    kill(program.process_of(3), SIGUSR1);
+    const Outcome stopped = program.wait();
+    EXPECT_EQ(stopped.exit_code, 75) << stopped.err;
+    const Outcome outcome = run_stage(3, with(all, {"--replicas", "3", "--resume"}));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_TRUE(read_bytes(folder_ / output) == expected) << output;
+  }
 }
 
 class BegunTest : public ResumeTest {

@@ -189,20 +189,9 @@ class RemoteRows : public OutputFile {
 // One object a sample: "id" (the input's, else its number), then "logits", "hidden", or "top_ids" and "top_logprobs":
 // of the last position a list, of all positions a list of lists. With --score a ScoreLine, of /v1/embeddings an
 // EmbeddingResponse.
-class JsonlOutput : public OutputFile {
+class JsonlLines : public OutputFile {
  public:
-  JsonlOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
-      : partial_(path, std::move(file), 0, true), job_(job) {}
-
-  void start_journal(const JournalContent& content) {
-    if (!job_.identity.empty()) partial_.start_journal(content);
-  }
-  void resume(JournalContent& content) {
-    partial_.keep_intact(content, job_.pulse);
-    start_journal(content);
-    partial_.drop_unfinished();
-    if (job_.kind.score) kept_.assign(content.records.begin(), content.records.end());
-  }
+  explicit JsonlLines(const OutputJob& job) : job_(job) {}
   void consume(const ResultRows& rows) override {
     const int64_t columns = row_columns(job_), top_k = job_.kind.top_k;
     for (int64_t row = 0; row < rows.count; ++row) {
@@ -223,23 +212,13 @@ class JsonlOutput : public OutputFile {
     }
   }
   void finished(int64_t first, int64_t count, const HashSum& results) override {
-    partial_.append(first, count, std::as_bytes(std::span(lines_)), results);
-    lines_.clear();
+    append({.bytes = std::exchange(lines_, {}), .first = first, .count = count, .results = results});
   }
-  void keep() override { partial_.sync(); }
-  void commit() override { commit_in_order(partial_, job_.pulse); }
-  void start_over() override { partial_.start_over(); }
-  // Reads scores from the lines of an earlier run; logits are not read back.
-  void replay(int64_t first, int64_t count, ResultConsumer& consumer) const override {
-    expect(job_.kind.score, "JsonlOutput: logits are not read back");
-    for (const JournalRecord& record : kept_) {
-      if (record.first < first || record.first >= first + count) continue;
-      std::string lines(record.bytes, '\0');
-      partial_.read(record.offset, std::as_writable_bytes(std::span(lines)));
-      replay_lines(lines, record.first, consumer);
-      job_.pulse();
-    }
-  }
+
+ protected:
+  virtual void append(const RemotePart& lines) = 0;
+
+  OutputJob job_;
 
  private:
   bool all() const { return job_.kind.positions == Positions::kAll; }
@@ -250,18 +229,6 @@ class JsonlOutput : public OutputFile {
     if (all()) text += '[';
     append_values(text, values);
     if (all()) text += ']';
-  }
-
-  void replay_lines(std::string_view lines, int64_t sample, ResultConsumer& consumer) const {
-    for (size_t at = 0; at < lines.size(); ++sample) {
-      const size_t end = lines.find('\n', at);
-      const LineScores scores = parse_score_line(lines.substr(at, end - at), partial_.path().string());
-      consumer.consume({.first = (*job_.offsets)[sample],
-                        .count = std::ssize(scores.log_probs),
-                        .is_greedy = scores.is_greedy,
-                        .log_probs = scores.log_probs});
-      at = end + 1;
-    }
   }
 
   void add_embedding(int64_t row, std::span<const float> state) {
@@ -290,13 +257,81 @@ class JsonlOutput : public OutputFile {
     second_.clear();
   }
 
+  std::string lines_;             // of samples not yet reported as finished
+  std::string first_, second_;    // the current sample's values so far
+  ScoreLine scores_;              // the same with --score
+  EmbeddingResponse embeddings_;  // the same of a line of /v1/embeddings
+};
+
+class JsonlOutput : public JsonlLines {
+ public:
+  JsonlOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
+      : JsonlLines(job), partial_(path, std::move(file), 0, true) {}
+
+  void start_journal(const JournalContent& content) {
+    if (!job_.identity.empty()) partial_.start_journal(content);
+  }
+  void resume(JournalContent& content) {
+    partial_.keep_intact(content, job_.pulse);
+    start_journal(content);
+    partial_.drop_unfinished();
+    if (job_.kind.score) kept_.assign(content.records.begin(), content.records.end());
+  }
+  void receive(const RemotePart& lines) override { append(lines); }
+  void keep() override { partial_.sync(); }
+  void commit() override { commit_in_order(partial_, job_.pulse); }
+  void start_over() override { partial_.start_over(); }
+  // Reads scores from the lines of an earlier run; logits are not read back.
+  void replay(int64_t first, int64_t count, ResultConsumer& consumer) const override {
+    expect(job_.kind.score, "JsonlOutput: logits are not read back");
+    for (const JournalRecord& record : kept_) {
+      if (record.first < first || record.first >= first + count) continue;
+      std::string lines(record.bytes, '\0');
+      partial_.read(record.offset, std::as_writable_bytes(std::span(lines)));
+      replay_lines(lines, record.first, consumer);
+      job_.pulse();
+    }
+  }
+
+ private:
+  void append(const RemotePart& lines) override {
+    partial_.append(lines.first, lines.count, std::as_bytes(std::span(lines.bytes)), lines.results);
+  }
+  void replay_lines(std::string_view lines, int64_t sample, ResultConsumer& consumer) const {
+    for (size_t at = 0; at < lines.size(); ++sample) {
+      const size_t end = lines.find('\n', at);
+      const LineScores scores = parse_score_line(lines.substr(at, end - at), partial_.path().string());
+      consumer.consume({.first = (*job_.offsets)[sample],
+                        .count = std::ssize(scores.log_probs),
+                        .is_greedy = scores.is_greedy,
+                        .log_probs = scores.log_probs});
+      at = end + 1;
+    }
+  }
+
   PartialFile partial_;
-  OutputJob job_;
-  std::string lines_;                // of samples not yet reported as finished
-  std::string first_, second_;       // the current sample's values so far
-  ScoreLine scores_;                 // the same with --score
-  EmbeddingResponse embeddings_;     // the same of a line of /v1/embeddings
   std::vector<JournalRecord> kept_;  // --score: the lines of an earlier run
+};
+
+// Lines of a .jsonl that another rank writes.
+class RemoteLines : public JsonlLines {
+ public:
+  using JsonlLines::JsonlLines;
+  void keep() override {}
+  void commit() override {}
+  void start_over() override {}
+  void replay(int64_t, int64_t, ResultConsumer&) const override { expect(false, "RemoteLines: has no lines"); }
+
+ private:
+  void append(const RemotePart& lines) override {
+    constexpr size_t kMaxBytes = size_t{1} << 30;
+    if (lines.bytes.size() > kMaxBytes)
+      throw Error(ExitCode::kUnavailable,
+                  fmt::format("samples {} to {}: {} bytes of lines, with --replicas expected at most {}: use one "
+                              "pipeline or an .h5",
+                              lines.first, lines.first + lines.count - 1, lines.bytes.size(), kMaxBytes));
+    job_.send(lines);
+  }
 };
 
 }  // namespace
@@ -419,6 +454,7 @@ std::unique_ptr<OutputFile> resume_output(const std::filesystem::path& path, con
 
 std::unique_ptr<OutputFile> join_output(const std::filesystem::path& path, const std::string& shared,
                                         const OutputJob& job) {
+  if (path.extension() == ".jsonl") return std::make_unique<RemoteLines>(job);
   const Json made = parse_json(shared, "output of another replica");
   const RowOffsets places{.first = made.at("first"), .second = made.at("second")};
   FileDescriptor file = join_partial(path);

@@ -200,16 +200,20 @@ void share_samples(JobFrame& job, Samples all) {
   std::vector<int> listing;
   for (int rank = 0; rank < job.world.size(); ++rank)
     if (lists_offsets(job, rank)) listing.push_back(rank);
-  // Only the last rank of the first pipeline writes .jsonl, creates .h5, and answers refused lines, even without
-  // --output. Only rank 0 is sure to see the files that a pattern stands for.
+  // The last rank of the first pipeline creates .h5, and answers refused lines, even without --output. Those of all
+  // pipelines make the lines of a .jsonl, except completions. Only rank 0 is sure to see the files that a pattern
+  // stands for.
   const std::filesystem::path input = job.options.first_input();
   const bool named = job.world.broadcast_value(is_input_of_lines(input) || input.extension() == ".h5", 0,
                                                job.load_timeout(), "form of the input");
-  const bool names = named && job.options.output.extension() != ".bin";
+  const std::filesystem::path ending = job.options.output.extension();
+  const int stages = job.pipeline.size(), end = ending == ".jsonl" && !job.text.continues() ? job.world.size() : stages;
+  std::vector<int> naming;
+  for (int rank = stages - 1; named && ending != ".bin" && rank < end; rank += stages) naming.push_back(rank);
   job.samples.emplace(job.world, std::move(all),
                       JobSamples::Distribution{.stages = job.pipeline.size(),
                                                .listing_ranks = std::move(listing),
-                                               .naming_rank = names ? job.pipeline.size() - 1 : -1,
+                                               .naming_ranks = std::move(naming),
                                                .may_leave_out = job.options.resume,
                                                .scores = job.options.results.score,
                                                .embeddings = job.options.results.embeddings,

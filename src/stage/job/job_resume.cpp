@@ -167,7 +167,7 @@ void leave_out_finished(JobFrame& job, Workload& workload) {
       job.world.gather(kind_of_machine(job.machine.backend->description()), 0, job.load_timeout(), "machines");
   job.identity = job.world.broadcast(job.world.rank() == 0 ? identity_of(job, workload, machines) : "", 0,
                                      job.load_timeout(), "what the job is");
-  if (!job.makes_output()) job.samples->forget_names();
+  if (!job.is_last()) job.samples->forget_names();
   if (job.makes_output()) open_unfinished_output(job, workload);
   if (!job.options.resume) return;
   std::optional<FinishedMark> mark;

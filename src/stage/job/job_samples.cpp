@@ -3,6 +3,7 @@
 #include "stage/job/job_samples.h"
 
 #include <algorithm>
+#include <set>
 
 namespace lfm2 {
 
@@ -41,8 +42,10 @@ JobSamples::JobSamples(const MpiWorld& world, Samples all, Distribution distribu
   for (const int rank : distribution_.listing_ranks)
     if (rank != 0) pass_offsets(rank, offsets_left(), listed_);
   scored_bytes_ = std::exchange(samples_.scored_bytes, {});
-  if (const int writer = distribution_.stages - 1; distribution_.scores && writer > 0)
-    pass_offsets(writer, scored_bytes_, scored_bytes_);
+  std::set<int> of_bytes{distribution_.stages - 1};
+  of_bytes.insert(distribution_.naming_ranks.begin(), distribution_.naming_ranks.end());
+  for (const int rank : of_bytes)
+    if (distribution_.scores && rank > 0) pass_offsets(rank, scored_bytes_, scored_bytes_);
   pass_names();
   pass_errors();
   pass_embeddings();
@@ -62,17 +65,18 @@ void JobSamples::pass_offsets(int to, const SampleOffsets& from, SampleOffsets& 
   if (world_.rank() == to) into = SampleOffsets::from_bytes(bytes);
 }
 
-// Rank 0 sends the naming rank a long list in pieces, which are small beside it. An empty piece is the last.
+// Rank 0 sends naming ranks a long list in pieces, which are small beside it. An empty piece is the last.
 template <class Make, class Add>
 void JobSamples::pass_pieces(const char* what, const Make& make, const Add& add) {
-  const int writer = distribution_.naming_rank;
-  const bool sends = world_.rank() == 0, receives = world_.rank() == writer;
-  if (writer <= 0 || (!sends && !receives)) return;
-  for (size_t number = 0;; ++number) {
-    std::string piece = sends ? make(number) : "";
-    piece = world_.pass(std::move(piece), 0, writer, distribution_.timeout_seconds, what);
-    if (piece.empty()) return;
-    if (receives) add(piece);
+  for (const int rank : distribution_.naming_ranks) {
+    const bool sends = world_.rank() == 0, receives = world_.rank() == rank;
+    if (rank == 0 || (!sends && !receives)) continue;
+    for (size_t number = 0;; ++number) {
+      std::string piece = sends ? make(number) : "";
+      piece = world_.pass(std::move(piece), 0, rank, distribution_.timeout_seconds, what);
+      if (piece.empty()) break;
+      if (receives) add(piece);
+    }
   }
 }
 
@@ -103,12 +107,13 @@ void JobSamples::pass_errors() {
 }
 
 void JobSamples::pass_embeddings() {
-  const int writer = distribution_.naming_rank;
-  if (!distribution_.embeddings || writer < 0) return;
+  if (!distribution_.embeddings) return;
   embeddings_ = {.tokens = samples_.offsets, .in_base64 = samples_.in_base64, .errors = &errors_};
-  if (writer == 0) return;
-  pass_offsets(writer, embeddings_.tokens, embeddings_.tokens);
-  pass_offsets(writer, embeddings_.in_base64, embeddings_.in_base64);
+  for (const int rank : distribution_.naming_ranks) {
+    if (rank == 0) continue;
+    pass_offsets(rank, embeddings_.tokens, embeddings_.tokens);
+    pass_offsets(rank, embeddings_.in_base64, embeddings_.in_base64);
+  }
 }
 
 void JobSamples::leave_out(const FinishedRanges& finished) {

@@ -21,10 +21,10 @@ class JobSamples {
   struct Distribution {
     int stages = 1;                  // number of ranks in a pipeline
     std::vector<int> listing_ranks;  // ranks that need the sample offsets; rank 0 always has them
-    int naming_rank = -1;            // rank that needs the names of the samples; -1: none
+    std::vector<int> naming_ranks;   // ranks that need the names of the samples; of --score also their bytes
     bool may_leave_out = false;      // whether leave_out() will be called
     bool scores = false;             // --score: offsets count scored tokens
-    bool embeddings = false;         // lines of /v1/embeddings: offsets count inputs; only one pipeline
+    bool embeddings = false;         // lines of /v1/embeddings: offsets count inputs
     double timeout_seconds = 0;
   };
 
@@ -56,10 +56,10 @@ class JobSamples {
     return distribution_.scores ? samples_.scored : distribution_.embeddings ? samples_.inputs : samples_.offsets;
   }
   const SampleOffsets& offsets() const { return whole_offsets_ ? *whole_offsets_ : offsets_left(); }
-  // --score: prefix sums of the bytes of each sample's scored text, for the whole job; on rank 0 and on the last rank
-  // of the first pipeline. Null on other ranks, and without a tokenizer.
+  // --score: prefix sums of the bytes of each sample's scored text, for the whole job; on rank 0, on the last rank of
+  // the first pipeline, and on ranks that have the names. Null on other ranks, and without a tokenizer.
   const SampleOffsets* scored_bytes() const { return scored_bytes_.samples() > 0 ? &scored_bytes_ : nullptr; }
-  // Lines of /v1/embeddings: what their answers contain, for the whole job; on the rank that has the names.
+  // Lines of /v1/embeddings: what their answers contain, for the whole job; on ranks that have the names.
   const EmbeddingLines& embeddings() const { return embeddings_; }
 
  private:

@@ -114,13 +114,7 @@ void check_kind(const Options& options, bool continues) {
     else
       check_output_form(options.output, options.results);
   }
-  if (!continues) {
-    if (options.replicas > 1 && options.output.extension() == ".jsonl")
-      throw Error(ExitCode::kUsage,
-                  "--replicas with a .jsonl output: lines differ in size, so pipelines cannot write them side by side, "
-                  "expected .bin or .h5");
-    return;
-  }
+  if (!continues) return;
   if (options.virtual_stages != 1)
     throw Error(ExitCode::kUsage,
                 fmt::format("--virtual-stages {} applies to scoring, not to generation: a step waits for the one "
@@ -150,8 +144,6 @@ void check_embeddings(const Options& options) {
   if (!options.reference.empty())
     throw Error(ExitCode::kUsage,
                 "--reference" + lines + ": a reference has logits or scores, expected no --reference");
-  if (options.replicas > 1)
-    throw Error(ExitCode::kUsage, "--replicas" + lines + ": their answers are lines, expected one pipeline");
 }
 
 }  // namespace lfm2

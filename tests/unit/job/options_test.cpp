@@ -159,7 +159,6 @@ TEST(OptionsTest, MistakesAreOneLineAndCode64) {
       {"--weights", "s", "--hidden", "last", "--temperature", "1"},
       {"--weights", "s", "--hidden", "last", "--reference", "a.h5"},
       {"--weights", "s", "--hidden", "last", "--output", "o.bin"},
-      {"--weights", "s", "--hidden", "last", "--replicas", "2", "--output", "o.jsonl"},
       {"--weights", "s", "--hidden", "last", "--after-layer", "0"},
       {"--weights", "s", "--after-layer", "1"},
       {"--weights", "s", "--quiet", "--verbose"}};
