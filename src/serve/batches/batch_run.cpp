@@ -129,12 +129,13 @@ void BatchRun::cut_off() {
 
 std::optional<BatchRun::Next> BatchRun::next() {
   while (true) {
-    if (at_ == block_.size()) {
-      block_ = lines_.next();
-      at_ = 0;
+    if (block_.empty()) {
+      const std::vector<Line>& lines = lines_.next();
+      block_.assign(lines.begin(), lines.end());
       if (block_.empty()) return {};
     }
-    const Line& line = block_[at_++];
+    const Line line = block_.front();
+    block_.pop_front();
     const int64_t sample = sample_++;
     if (!answered_[static_cast<size_t>(sample)]) return Next{sample, fmt::format("line {}", line.number), line.text};
   }

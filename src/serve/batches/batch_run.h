@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -55,8 +56,7 @@ class BatchRun {
   BatchStore& store_;
   const std::string id_;
   LineReader lines_;
-  std::vector<Line> block_;
-  size_t at_ = 0;
+  std::deque<Line> block_;  // that were read, and come next
   int64_t sample_ = 0;
   std::vector<bool> answered_;  // [lines]
   int64_t completed_ = 0, failed_ = 0;
