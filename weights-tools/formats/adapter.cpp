@@ -53,6 +53,7 @@ Adapter::Adapter(const fs::path& folder, const ModelConfig& model) {
   const AdapterConfig config(config_text, config_path.string());
   file_ = open_weights(folder);
   tensors_ = read_safetensors_header(file_, 0);
+  if (tensors_.empty()) file_.refuse("has no tensors, expected those of an adapter");
   updates_ = match_adapter(tensors_, config, model, file_.path().string());
   if (model.tied_embedding) resolve_tied_head(config);
   id_ = {fs::canonical(folder).filename().string(), checksum_of(config_text), checksum_of_file(file_)};

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <thread>
@@ -222,6 +223,10 @@ void AdaptedSource::read(size_t tensor, uint64_t first_byte, std::span<std::byte
   read_base(piece);
   if (!reading_->rows.empty()) replace_rows(piece, first, tensors_[tensor].spec.dims[1]);
   if (!reading_->terms.empty()) add_terms(piece, first, tensors_[tensor].spec.dims[1]);
+  if (!std::ranges::all_of(piece, [](float x) { return std::isfinite(x); }))
+    throw Error(ExitCode::kData,
+                fmt::format("{}: {} with its adapters has NaN or infinity, expected finite weights and factors",
+                            source_->file_of(bases_[tensor]), tensors_[tensor].spec.name));
 }
 
 }  // namespace

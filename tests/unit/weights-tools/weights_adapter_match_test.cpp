@@ -215,6 +215,8 @@ TEST(AdapterConfigTest, TakesWhatChangesNothing) {
 
 TEST(AdapterFolderTest, NamesWhatIsMissing) {
   const TemporaryFolder folder;
+  expect_error([&] { adapted("tiny-dense", {HandAdapter().write(folder / "empty")}); }, ExitCode::kData,
+               {"empty/adapter_model.safetensors", "no tensors"});
   const auto expect_missing = [&](const std::string& name, const std::vector<std::string>& parts) {
     expect_error([&] { adapted("tiny-dense", {folder / name}); }, ExitCode::kNoInput, parts);
   };

@@ -272,6 +272,19 @@ TEST(AdapterShardsTest, AreReadTogetherOnlyWithTheSameAdapters) {
 }
 
 // An fp8 weight is dequantised to fp32 before the sum.
+TEST(AdaptedWeightsTest, AreFinite) {
+  const TemporaryFolder folder;
+  for (const float value : {NAN, INFINITY, 3e38f}) {  // the last one is finite, but its sum is not
+    HandAdapter adapter = projection_adapter();
+    std::vector<float> values(2 * 48, value);
+    std::memcpy(adapter.tensors[0].bytes.data(), values.data(), values.size() * sizeof(float));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = 1e6f;
+    std::memcpy(adapter.tensors[1].bytes.data(), values.data(), values.size() * sizeof(float));
+    const auto model = adapted("tiny-dense", {adapter.write(folder / "adapter")});
+    expect_error([&] { float_values(*model, kProjection + ".weight"); }, ExitCode::kData, {kProjection, "NaN"});
+  }
+}
+
 TEST(AdaptedWeightsTest, NeedsATypeForFp8) {
   const TemporaryFolder folder;
   HandAdapter adapter;
