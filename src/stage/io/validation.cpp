@@ -173,6 +173,27 @@ std::unique_ptr<Reference> open_score_reference(const std::filesystem::path& pat
   return std::make_unique<ScoreReference>(CheckedFile(path), rows);
 }
 
+void OrderlessSum::add(double x) {
+  if (!std::isfinite(x)) {
+    ++not_finite;
+    return;
+  }
+  const double whole = std::floor(std::ldexp(x, 20));
+  coarse += static_cast<int64_t>(whole);
+  fine += std::llround(std::ldexp(x - std::ldexp(whole, -20), 50));
+}
+
+void OrderlessSum::add(const OrderlessSum& other) {
+  coarse += other.coarse;
+  fine += other.fine;
+  not_finite += other.not_finite;
+}
+
+double OrderlessSum::value() const {
+  if (not_finite > 0) return std::numeric_limits<double>::quiet_NaN();
+  return std::ldexp(static_cast<double>(coarse), -20) + std::ldexp(static_cast<double>(fine), -50);
+}
+
 void Validation::add_difference(float ours, float reference) {
   double& largest = sums_.largest_difference;
   if (std::isnan(largest)) return;  // a NaN stays
@@ -184,7 +205,7 @@ void Validation::compare_logits(std::span<const float> ours, std::span<const flo
   for (size_t i = 0; i < ours.size(); ++i) add_difference(ours[i], reference[i]);
   const auto best = [](std::span<const float> x) { return std::max_element(x.begin(), x.end()) - x.begin(); };
   if (best(ours) == best(reference)) ++sums_.top1_equal;
-  sums_.mean_kl += kl_divergence(reference, ours);
+  sums_.kl.add(kl_divergence(reference, ours));
 }
 
 void Validation::consume(const ResultRows& rows) {
@@ -206,7 +227,6 @@ void Validation::consume(const ResultRows& rows) {
 Verdict Validation::verdict() const {
   Verdict verdict = sums_;
   verdict.tolerance = tolerance_;
-  if (verdict.rows > 0) verdict.mean_kl /= static_cast<double>(verdict.rows);
   return verdict;
 }
 

@@ -11,18 +11,30 @@
 
 namespace lfm2 {
 
+// A sum of numbers below 2^40, to 2^-50 each. It is one of integers, so the order of the rows does not matter.
+struct OrderlessSum {
+  int64_t coarse = 0, fine = 0;  // in units of 2^-20 and of 2^-50
+  int64_t not_finite = 0;        // such numbers, for which the sum is NaN
+  void add(double x);
+  void add(const OrderlessSum& other);
+  double value() const;
+};
+void for_each_field(MaybeConst<OrderlessSum> auto& sum, const auto& each) {  // see base/words.h
+  each(sum.coarse, sum.fine, sum.not_finite);
+}
+
 struct Verdict {
   int64_t rows = 0;
   int64_t top1_equal = 0;         // rows whose top-1 token (ties: lower id) equals the reference's
   double largest_difference = 0;  // NaN if only one side is NaN
-  double mean_kl = 0;             // mean over rows of KL(softmax(reference) || softmax(ours)), nats
+  OrderlessSum kl = {};           // over rows, of KL(softmax(reference) || softmax(ours)), nats
   double tolerance = 0;
   bool of_scores = false;  // --score: a row is a scored token, and there is no divergence
+  double mean_kl() const { return rows > 0 ? kl.value() / static_cast<double>(rows) : 0; }
   bool valid() const { return rows > 0 && largest_difference <= tolerance; }
 };
 void for_each_field(MaybeConst<Verdict> auto& verdict, const auto& each) {  // see base/words.h
-  each(verdict.rows, verdict.top1_equal, verdict.largest_difference, verdict.mean_kl, verdict.tolerance,
-       verdict.of_scores);
+  each(verdict.rows, verdict.top1_equal, verdict.largest_difference, verdict.kl, verdict.tolerance, verdict.of_scores);
 }
 
 // Reference logits by row; with --score, the log-probability of a scored token, and 1 if the token is top-1, else 0.
@@ -57,7 +69,7 @@ class Validation : public ResultConsumer {
   std::unique_ptr<Reference> reference_file_;
   int64_t vocab_;
   double tolerance_;
-  Verdict sums_;  // mean_kl holds the sum until verdict()
+  Verdict sums_;
   std::vector<float> reference_;
 };
 

@@ -29,7 +29,7 @@ std::string verdict_line(const Verdict& verdict) {
   return fmt::format("{:<10} top-1 {}/{}, largest difference {:.3g} (tolerance {:g}){}\n",
                      verdict.valid() ? "VALID" : "INVALID", verdict.top1_equal, verdict.rows,
                      verdict.largest_difference, verdict.tolerance,
-                     verdict.of_scores ? "" : fmt::format(", mean KL divergence {:.3g}", verdict.mean_kl));
+                     verdict.of_scores ? "" : fmt::format(", mean KL divergence {:.3g}", verdict.mean_kl()));
 }
 
 // The lines of the end table about what a generation did and how fast.

@@ -20,7 +20,7 @@ OrderedJson as_json(const Verdict& verdict) {
                       {"top1_equal", verdict.top1_equal},
                       {"largest_difference", verdict.largest_difference},
                       {"tolerance", verdict.tolerance}};
-  if (!verdict.of_scores) json["mean_kl_divergence"] = verdict.mean_kl;
+  if (!verdict.of_scores) json["mean_kl_divergence"] = verdict.mean_kl();
   return json;
 }
 
@@ -216,14 +216,13 @@ std::optional<Verdict> merged_verdict(const std::vector<StageReport>& stages) {
     if (!stage.verdict) continue;
     if (!all) all = Verdict{.tolerance = stage.verdict->tolerance};
     const Verdict& part = *stage.verdict;
-    const double kl = all->mean_kl * static_cast<double>(all->rows) + part.mean_kl * static_cast<double>(part.rows);
     all->of_scores = part.of_scores;
     all->rows += part.rows;
     all->top1_equal += part.top1_equal;
     // Keeps NaN, which means that only one side is NaN.
     if (std::isnan(part.largest_difference) || part.largest_difference > all->largest_difference)
       all->largest_difference = part.largest_difference;
-    all->mean_kl = all->rows > 0 ? kl / static_cast<double>(all->rows) : 0;
+    all->kl.add(part.kl);
   }
   return all;
 }

@@ -45,12 +45,13 @@ TEST(ReportTest, ReplicasAreAddedUp) {
   stages[1].results_xxh3 = "00000000000000020000000000000001";
   stages[3].results_xxh3 = "0000000000000003ffffffffffffffff";  // carries
   EXPECT_EQ(merged_results_xxh3(stages), "00000000000000060000000000000000");
-  stages[1].verdict = Verdict{.rows = 1, .top1_equal = 1, .largest_difference = 0.5, .mean_kl = 4, .tolerance = 1};
-  stages[3].verdict = Verdict{.rows = 3, .top1_equal = 2, .largest_difference = 0.25, .mean_kl = 0, .tolerance = 1};
+  stages[1].verdict =
+      Verdict{.rows = 1, .top1_equal = 1, .largest_difference = 0.5, .kl = {.coarse = 4 << 20}, .tolerance = 1};
+  stages[3].verdict = Verdict{.rows = 3, .top1_equal = 2, .largest_difference = 0.25, .tolerance = 1};
   EXPECT_EQ(merged_verdict(stages)->rows, 4);
   EXPECT_EQ(merged_verdict(stages)->top1_equal, 3);
   EXPECT_EQ(merged_verdict(stages)->largest_difference, 0.5);
-  EXPECT_EQ(merged_verdict(stages)->mean_kl, 1);
+  EXPECT_EQ(merged_verdict(stages)->mean_kl(), 1);
   EXPECT_TRUE(merged_verdict(stages)->valid());
   stages[1].verdict->largest_difference = std::nan("");
   EXPECT_FALSE(merged_verdict(stages)->valid());
