@@ -30,6 +30,7 @@ MpiMessages::~MpiMessages() {
 }
 
 void MpiMessages::send(std::vector<int32_t> words, int first, int last, int tag) {
+  expect(std::in_range<int>(words.size()), "a message has 2^31 words or more");
   Outgoing& out = outgoing_.emplace_back(Outgoing{std::move(words), {}});
   for (int rank = first; rank <= last; ++rank) {
     MPI_Request request = MPI_REQUEST_NULL;

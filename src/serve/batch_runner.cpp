@@ -263,6 +263,8 @@ bool BatchRunner::poll() {
     withdraw();
     return false;
   }
+  end_answered();
+  if (Clock::now() - synced_ >= kSyncInterval) sync();
   if (live_.client_waits_longer_than(kPatience)) {
     yield();
     return false;
@@ -275,6 +277,10 @@ bool BatchRunner::poll() {
   constexpr int kLines = 32;
   int lines = 0;
   while (lines < kLines && has_room() && begin_line()) ++lines;
+  return lines == kLines;
+}
+
+void BatchRunner::end_answered() {
   std::vector<std::string> whole;
   for (const Batch& batch : batches_)
     if (batch.run != nullptr && batch.run->all_answered()) whole.push_back(batch.id);
@@ -284,8 +290,6 @@ bool BatchRunner::poll() {
       set(id, {{"status", "finalizing"}, {"finalizing_at", std::time(nullptr)}});
       end(id, "completed");
     });
-  if (Clock::now() - synced_ >= kSyncInterval) sync();
-  return lines == kLines;
 }
 
 void BatchRunner::sync() {

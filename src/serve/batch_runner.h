@@ -66,6 +66,7 @@ class BatchRunner {
   void open(Batch& batch);
   void take_back(const std::function<bool(const Open&)>& which, size_t most);
   void yield();
+  void end_answered();  // batches all of whose lines are answered
   void sync();
   void write(const Open& ended);
   void write_ended();

@@ -296,6 +296,8 @@ http::Response Batches::list(const http::Request& request, BatchStore::ById& all
       throw Error(ExitCode::kData,
                   fmt::format("request: \"limit\" is \"{}\", expected 1 to {}", *limit_text, kMaxListed));
   }
+  if (order && order != "asc" && order != "desc")
+    throw Error(ExitCode::kData, fmt::format("request: \"order\" is \"{}\", expected \"asc\" or \"desc\"", *order));
   std::vector<const BatchStore::Stored*> own;
   for (const auto& [id, stored] : all)
     if (stored.owner == owner && (!purpose || stored.object.value("purpose", "") == *purpose)) own.push_back(&stored);

@@ -124,6 +124,13 @@ TEST_F(ReplicasTest, OfFewSamples) {
   }
 }
 
+// The cut of layers is chosen for at least one token a replica.
+TEST_F(ReplicasTest, OfFewerTokensThanReplicas) {
+  std::vector<std::string> job = scoring("tiny-moe", {"--samples", "1", "--length", "2"});
+  const std::string alone = run(1, job, "o.h5").file;
+  EXPECT_TRUE(run(6, job, "o.h5", {"--replicas", "3", "--balance"}).file == alone);
+}
+
 // While one replica computes a long sample, the other computes the short ones. Cut in advance, each would get half of
 // the tokens.
 TEST_F(ReplicasTest, SamplesGoToTheReplicaThatIsFree) {

@@ -208,6 +208,12 @@ std::vector<uint64_t> AdapterConfig::trained_tokens(std::string_view module) con
   return {};
 }
 
+std::vector<std::string> AdapterConfig::trained_modules() const {
+  std::vector<std::string> modules = modules_to_save_;
+  for (const auto& [listed, ids] : trained_tokens_) modules.push_back(listed);
+  return modules;
+}
+
 bool AdapterConfig::saves_module(std::string_view module) const { return any_ends(modules_to_save_, module); }
 
 }  // namespace lfm2

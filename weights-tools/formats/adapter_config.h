@@ -29,6 +29,8 @@ class AdapterConfig {
   bool targets_parameter(std::string_view parameter) const;
   // The ids that trainable_token_indices lists for the module; a plain list is that of the embedding.
   std::vector<uint64_t> trained_tokens(std::string_view module) const;
+  // The modules that modules_to_save and trainable_token_indices list, as they list them.
+  std::vector<std::string> trained_modules() const;
   // Whether modules_to_save lists the module.
   bool saves_module(std::string_view module) const;
   // Whether PEFT was older than 0.20, which exchanges the factors of experts; nothing if the version is unknown.

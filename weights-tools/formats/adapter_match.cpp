@@ -47,6 +47,7 @@ class AdapterMatcher {
   std::map<std::string, TensorUpdate> match() {
     for (const auto& [name, raw] : tensors_) add(name, raw);
     for (const auto& [module, factors] : factors_) add_factors(module, factors);
+    for (const std::string& module : config_.trained_modules()) expect_trained(module);
     return std::move(updates_);
   }
 
@@ -65,6 +66,7 @@ class AdapterMatcher {
       refuse(tensor, fmt::format("has shape {}, expected {} for {}", dims_text(dims), dims_text(expected), why));
   }
 
+  void expect_trained(const std::string& listed) const;
   void add(const std::string& name, const RawTensor& raw);
   void add_replacement(const std::string& name, std::string weight);
   void replace_rows(const std::string& name, const std::string& module);
@@ -82,6 +84,22 @@ class AdapterMatcher {
   std::map<std::string, Factors> factors_;  // by module, without kPeftPrefix
   std::map<std::string, TensorUpdate> updates_;
 };
+
+// A module that the configuration lists and the model has must have its tensors in the file.
+void AdapterMatcher::expect_trained(const std::string& listed) const {
+  const auto belongs = [&](const std::string& tensor) {
+    return fmt::format(".{}", tensor).find(fmt::format(".{}.", listed)) != std::string::npos;
+  };
+  const auto is_trained = [&](const auto& update) {
+    return belongs(update.first) && (update.second.replacement || !update.second.rows.empty());
+  };
+  if (std::ranges::none_of(specs_, belongs, [](const auto& spec) -> const std::string& { return spec.first; })) return;
+  if (std::ranges::none_of(updates_, is_trained))
+    throw Error(ExitCode::kData, fmt::format("{}: has no trained tensor of {}, which adapter_config.json lists: "
+                                             "expected one, or no such module in modules_to_save and "
+                                             "trainable_token_indices",
+                                             what_, listed));
+}
 
 void AdapterMatcher::add(const std::string& name, const RawTensor& raw) {
   if (raw.dtype == DType::kF8) refuse(name, "is fp8, expected fp32, bf16 or fp16");

@@ -66,7 +66,13 @@ void BatchLine::make_requests(const std::string& where) {
   }
   Request each = request_by_rules(context_->defaults, line_.rules, sample_);
   each.prompt = line_.ids;
-  each.max_new = max_new_tokens(std::ssize(each.prompt), each.max_new, limits.max_prompt_tokens);
+  const int64_t tokens = std::ssize(each.prompt);
+  const int64_t of_a_job = max_new_tokens(tokens, each.max_new, context_->lines.max_positions);
+  each.max_new = max_new_tokens(tokens, each.max_new, limits.max_prompt_tokens);
+  if (tokens < limits.max_prompt_tokens && each.max_new < of_a_job)  // check() refuses longer prompts
+    throw Error(ExitCode::kData, fmt::format("{}: {} tokens and {} of the answer, expected at most {} in all on this "
+                                             "server",
+                                             where, tokens, of_a_job, limits.max_prompt_tokens));
   each.num_top_logprobs = line_.rules.log_probs.value_or(0);
   each.echo = false;  // the answer's prompt is known here
   for (int32_t choice = 0; choice < line_.rules.choices; ++choice) {

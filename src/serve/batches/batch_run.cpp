@@ -24,8 +24,13 @@ constexpr std::string_view kJournal = ".journal", kOutput = ".output", kErrors =
 int64_t count_lines(const fs::path& input) {
   LineReader reader(input);
   int64_t count = 0;
-  for (const std::vector<Line>* lines = &reader.next(); !lines->empty(); lines = &reader.next())
-    count += std::ssize(*lines);
+  try {
+    for (const std::vector<Line>* lines = &reader.next(); !lines->empty(); lines = &reader.next())
+      count += std::ssize(*lines);
+  } catch (const Error& error) {  // the name of the file is not for clients
+    const std::string why = error.what(), name = reader.name() + ": ";
+    throw Error(error.code(), why.starts_with(name) ? why.substr(name.size()) : why);
+  }
   if (count == 0) throw Error(ExitCode::kData, "the input file has no lines, expected one request a line");
   return count;
 }

@@ -174,8 +174,9 @@ std::unique_ptr<Reference> open_score_reference(const std::filesystem::path& pat
 }
 
 void OrderlessSum::add(double x) {
-  if (!std::isfinite(x)) {
-    ++not_finite;
+  constexpr double kLargest = 1099511627776;  // 2^40
+  if (!(std::fabs(x) < kLargest)) {
+    ++not_summed;
     return;
   }
   const double whole = std::floor(std::ldexp(x, 20));
@@ -186,11 +187,11 @@ void OrderlessSum::add(double x) {
 void OrderlessSum::add(const OrderlessSum& other) {
   coarse += other.coarse;
   fine += other.fine;
-  not_finite += other.not_finite;
+  not_summed += other.not_summed;
 }
 
 double OrderlessSum::value() const {
-  if (not_finite > 0) return std::numeric_limits<double>::quiet_NaN();
+  if (not_summed > 0) return std::numeric_limits<double>::quiet_NaN();
   return std::ldexp(static_cast<double>(coarse), -20) + std::ldexp(static_cast<double>(fine), -50);
 }
 

@@ -14,13 +14,13 @@ namespace lfm2 {
 // A sum of numbers below 2^40, to 2^-50 each. It is one of integers, so the order of the rows does not matter.
 struct OrderlessSum {
   int64_t coarse = 0, fine = 0;  // in units of 2^-20 and of 2^-50
-  int64_t not_finite = 0;        // such numbers, for which the sum is NaN
+  int64_t not_summed = 0;        // larger numbers, infinities and NaN, for which the sum is NaN
   void add(double x);
   void add(const OrderlessSum& other);
   double value() const;
 };
 void for_each_field(MaybeConst<OrderlessSum> auto& sum, const auto& each) {  // see base/words.h
-  each(sum.coarse, sum.fine, sum.not_finite);
+  each(sum.coarse, sum.fine, sum.not_summed);
 }
 
 struct Verdict {

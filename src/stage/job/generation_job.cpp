@@ -6,6 +6,7 @@
 #include "base/json/json.h"
 #include "openai/sample_rules.h"
 #include "stage/generation/make_drafters.h"
+#include "stage/job/backend_choice.h"
 #include "stage/model/memory_plan.h"
 
 namespace lfm2 {
@@ -136,6 +137,7 @@ void GenerationJob::read_drafter(const GenerationOptions& wanted) {
     drafter_.emplace(Drafter{DsparkFiles::open(wanted.draft)});
     const DsparkConfig& config = drafter_->files.config;
     expect_target(config, job_.config(), drafter_->files.config_path);
+    if (job_.machine.cuda) expect_gpu_computes(config.blocks, drafter_->files.config_path);
     if (wanted.draft_length > config.block_size)
       throw Error(ExitCode::kUsage,
                   fmt::format("--draft-length {}: the drafter {} makes {} drafts at a time, expected "

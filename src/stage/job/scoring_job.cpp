@@ -38,7 +38,7 @@ void ScoringJob::resume(Unfinished& begun) {
 // Nothing is loaded yet, so this choice is based on one layer of each kind.
 JobPlan ScoringJob::plan() {
   const int64_t stages = job_.pipeline.size();
-  const PipelineJob job = pipeline_job(job_.samples->left().tokens / job_.options.replicas,
+  const PipelineJob job = pipeline_job(share_of_replica(job_.samples->left().tokens),
                                        job_.machine.cuda ? kMaxMeasuredTarget : kMaxCpuTarget);
   if (stages > 1 && (job_.options.virtual_stages == 0 || job_.options.balance)) {
     const BlockCosts costs = block_costs();
@@ -88,6 +88,11 @@ MicroBatches::Size ScoringJob::micro_batch_size(int64_t tokens) const {
                         ? estimate_part_growth(job_.config(), job_.compute, job_.options.results.of_last_positions())
                         : 0,
           .replicas = job_.options.replicas};
+}
+
+// Of the job's tokens; not none, however few there are.
+int64_t ScoringJob::share_of_replica(int64_t tokens) const {
+  return (tokens + job_.options.replicas - 1) / job_.options.replicas;
 }
 
 PipelineJob ScoringJob::pipeline_job(int64_t tokens, int64_t max_target) const {
@@ -212,7 +217,7 @@ void ScoringJob::measure_and_replan(const std::vector<LayerRange>& cut) {
     }
   });
   const double largest = job_.world.smallest(static_cast<double>(largest_target(cut)), job_.load_timeout());
-  PipelineJob job = pipeline_job(plan_.tokens / job_.options.replicas, static_cast<int64_t>(largest));
+  PipelineJob job = pipeline_job(share_of_replica(plan_.tokens), static_cast<int64_t>(largest));
   PipelineCosts costs{.shape = job_.shape(cut),
                       .virtual_stages = std::vector<StageTime>(cut.size()),
                       .transfer = transfer_cost(),

@@ -38,6 +38,7 @@ class ScoringJob : public Workload {
   int64_t largest_target(const std::vector<LayerRange>& cut) const;
   JobPlan sizes_of(const std::vector<LayerRange>& cut) const;
   MicroBatches::Size micro_batch_size(int64_t tokens) const;
+  int64_t share_of_replica(int64_t tokens) const;
   PipelineJob pipeline_job(int64_t tokens, int64_t max_target) const;
   void open_reference();
   void open_output();

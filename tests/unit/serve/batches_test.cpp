@@ -26,7 +26,7 @@ class BatchesTest : public ApiTest {
                 .made_by = made_by_,
                 .context = {.lines = {.vocab = 1280, .max_positions = 100'000, .text = &text_, .continues = true},
                             .defaults = {.of_ids = {.max_new = 16}, .of_text = {.max_new = 16}},
-                            .limits = {.max_prompt_tokens = 100'000, .max_edits = 8},
+                            .limits = {.max_prompt_tokens = max_tokens_, .max_edits = 8},
                             .facts = {.model = "lfm2",
                                       .tokenizer = &text_.tokenizer(),
                                       .answer_tokens = answer_tokens(text_.tokenizer())}}};
@@ -113,7 +113,7 @@ class BatchesTest : public ApiTest {
 
   test::TemporaryFolder folder_;
   std::optional<BatchStore> store_;
-  int64_t max_open_ = 4;
+  int64_t max_open_ = 4, max_tokens_ = 100'000;
   bool draws_ = true;
   std::string key_, made_by_ = "0";
 };
@@ -228,6 +228,18 @@ TEST_F(BatchesTest, ManyWait) {
   others.pop_back();
   drawer_.emplace(live_.replica(0));
   for (const std::string& one : others) EXPECT_EQ(wait_for(one, "completed")["request_counts"]["completed"], 2);
+}
+
+// An answer is never shorter than that of a job without the server's limit.
+TEST_F(BatchesTest, AnswersThatTheServerWouldCut) {
+  max_tokens_ = 40;
+  start();
+  const std::string batch = id_of(create(id_of(upload(lines(1, 37) + lines(1, 38)))));
+  const Json done = wait_for(batch, "completed");
+  EXPECT_EQ(done["request_counts"], Json({{"total", 2}, {"completed", 1}, {"failed", 1}}));
+  EXPECT_EQ(content(done["output_file_id"])[0]["response"]["body"]["usage"]["completion_tokens"], 37);
+  EXPECT_EQ(content(done["error_file_id"])[0]["error"]["message"],
+            "line 2: 3 tokens and 38 of the answer, expected at most 40 in all on this server");
 }
 
 // Faulty lines need no model, so they do not wait for the next look at the batches either.

@@ -112,6 +112,24 @@ TEST(SavedModulesTest, ThatFitNoTensorAreRefused) {
                {"second one", "model.layers.0.conv.in_proj.weight"});
 }
 
+TEST(SavedModulesTest, ThatAreListedHaveTensors) {
+  const TemporaryFolder folder;
+  const auto write = [&](const char* key, const Json& modules) {
+    HandAdapter adapter;
+    adapter.config[key] = modules;
+    adapter.add_pair("model.layers.0.feed_forward.w2", {2, 96}, {48, 2});
+    return adapter.write(folder / "adapter");
+  };
+  const auto expect_refused = [&](const char* key, const Json& modules, const std::string& module) {
+    const std::string path = write(key, modules);
+    expect_error([&] { adapted("tiny-dense", {path}); }, ExitCode::kData, {"no trained tensor of " + module});
+  };
+  expect_refused("modules_to_save", {"lm_head"}, "lm_head");
+  expect_refused("modules_to_save", {"feed_forward.w2"}, "feed_forward.w2");  // it has factors alone
+  expect_refused("trainable_token_indices", {3, 4}, "embed_tokens");
+  adapted("tiny-dense", {write("modules_to_save", {"classifier"})});  // the model has none
+}
+
 // Expects an LM head apart from the embedding, also in shards.
 void expect_untied(const std::string& adapter, const std::vector<float>& embedding, const std::vector<float>& head) {
   const TemporaryFolder folder;
