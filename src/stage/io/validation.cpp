@@ -174,8 +174,8 @@ std::unique_ptr<Reference> open_score_reference(const std::filesystem::path& pat
 }
 
 void OrderlessSum::add(double x) {
-  constexpr double kLargest = 1099511627776;  // 2^40
-  if (!(std::fabs(x) < kLargest)) {
+  constexpr double kMaxSummed = 1099511627776;  // 2^40
+  if (!(std::fabs(x) < kMaxSummed)) {
     ++not_summed;
     return;
   }
