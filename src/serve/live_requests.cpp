@@ -80,8 +80,8 @@ bool LiveRequests::choose_replicas(std::deque<Waiting>& waiting) {
 }
 
 void LiveRequests::Replica::push(Waiting one) {
-  const auto behind = one.background ? waiting_.end() : std::ranges::find_if(waiting_, &Waiting::background);
-  waiting_.insert(behind, std::move(one));
+  const auto place = one.background ? waiting_.end() : std::ranges::find_if(waiting_, &Waiting::background);
+  waiting_.insert(place, std::move(one));
 }
 
 void LiveRequests::cancel(int32_t sample) {

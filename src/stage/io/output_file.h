@@ -59,7 +59,7 @@ struct OutputJob {
   OutputFacts facts;
   ThreadPool* threads = nullptr;  // reread large results in parallel
   std::string identity = {};      // JSON: only a run with an equal identity may resume the file; empty: none may
-  int64_t replica = 0, replicas = 1;
+  int64_t replica = 0;
   std::function<void(const RemotePart&)> send = {};  // to the rank that writes the output, from other last stages
   std::function<void()> pulse = [] {};               // called while written data is reread, which may take long
 

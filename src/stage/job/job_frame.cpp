@@ -82,7 +82,6 @@ OutputJob JobFrame::output_job() {
           .threads = &result_threads(),
           .identity = options.benchmark ? "" : identity,
           .replica = replica(),
-          .replicas = options.replicas,
           .pulse = [this] { world.watchdog().pulse(); }};
 }
 

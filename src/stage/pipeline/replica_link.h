@@ -68,7 +68,6 @@ class ReplicaPeer {
   }
   bool is_word_due() const;  // whether the last message was sent so long ago that the other end needs another one
   void look();               // Error(kLost) if the other end is silent for too long
-  int replica() const { return replica_; }
 
  private:
   void send_words(std::vector<int32_t> words);

@@ -245,7 +245,6 @@ TEST_F(ResumedFileTest, WhatOneReplicaFinishedStays) {
   for (const bool first_ends_first : {false, true}) {
     const auto output = folder_ / "o.bin";
     OutputJob job = this->job({});
-    job.replicas = 2;
     auto first = create_output(output, job);
     job.replica = 1;
     auto second = join_output(output, first->shared(), job);

@@ -55,7 +55,6 @@ TEST_F(RowPlacesTest, WhoSeesAnotherFileSendsItsRows) {
       alone->commit();
       const std::string expected = read_bytes(output);
       std::filesystem::remove(output);
-      job.replicas = 2;
       auto first = create_output(output, job);
       job.replica = 1;
       std::vector<std::vector<int32_t>> sent;

@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32, std::is_same_v<E, F8> ?
         weigh_tile<Step, halves>(rule, rows, largest, scores, s);
         wait_copies<1>();  // until the values have arrived
         __syncwarp();
-        stream.template multiply_values<halves>(scores, s);
+        stream.template multiply_values<halves>(scores, PartStore<width>{s, rows, warp, row0});
         __syncwarp();
         if (next < end_tile) stream.load_values(next, ready);
         tile = next;

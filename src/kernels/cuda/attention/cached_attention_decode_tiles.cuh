@@ -39,6 +39,18 @@ __device__ void load_tile(char* target, const T* head, int stride, const int (&r
   }
 }
 
+// Stores columns of a row of a warp's part. A lane has the rows row0 and row0 + 8, of which the first `rows` exist.
+template <int width>
+struct PartStore {
+  const DecodeState& s;
+  const int &rows, &warp, &row0;
+  template <class Sums>
+  __device__ __forceinline__ void operator()(int half, int column, Sums sums) const {
+    const int row = row0 + 8 * half;
+    if (row < rows) *reinterpret_cast<Sums*>(s.parts + (warp * rows + row) * width + column) = sums;
+  }
+};
+
 // The tiles that one warp of a block processes: in every split of the block each warps-th tile, where the number of
 // warps divides kSplitTiles. The warp has its own buffers, for a tile of keys and a tile of values of type E.
 template <class T, class E, int width, bool vector>
@@ -105,15 +117,9 @@ class TileStream {
       Step::multiply_keys(queries, query_row, shared_address(keys), scores);
   }
   // Multiplies weights, `scores` as KeyStep::weigh leaves them, with the values that have arrived, kSlice columns at a
-  // time, and stores the results as the warp's part.
-  template <int halves>
-  __device__ __forceinline__ void multiply_values(const float (&scores)[kScoreParts][4], const DecodeState& s) const {
-    // Neighbouring columns of one of the lane's rows: two, or, for fp8, four.
-    const auto store = [&](int half, int column, auto sums) {
-      const int warp = threadIdx.x / 32, row = static_cast<int>(threadIdx.x) % 32 / 4 + 8 * half;
-      if (row < block.rows)
-        *reinterpret_cast<decltype(sums)*>(s.parts + (warp * block.rows + row) * width + column) = sums;
-    };
+  // time. store(half, column, sums) stores neighbouring columns of one of the lane's rows: two, or, for fp8, four.
+  template <int halves, class Store>
+  __device__ __forceinline__ void multiply_values(const float (&scores)[kScoreParts][4], Store store) const {
     if constexpr (kFp8)
       if (!Fp8::lifts(value_exponents)) return multiply_converted_values<halves>(scores, store);
     uint32_t high[kKeyTile / 16][4], low[kKeyTile / 16][4];

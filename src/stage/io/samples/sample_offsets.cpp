@@ -44,13 +44,6 @@ int64_t SampleOffsets::first_behind(int64_t token) const {
   return std::min((token + length_ - 1) / length_, samples_);
 }
 
-SampleOffsets SampleOffsets::part(SampleRange range) const {
-  SampleOffsets offsets;
-  for (int64_t sample = 0; sample < range.count; ++sample)
-    offsets.push_back(offsets.end_ + length(range.first + sample));
-  return offsets;
-}
-
 bool SampleOffsets::all_have_length(int64_t length) const {
   if (list_.empty()) return samples_ == 0 || (is_even() && length == length_);
   for (int64_t sample = 0; sample < samples_; ++sample)
@@ -98,12 +91,6 @@ int64_t SampleNumbers::operator[](int64_t sample) const {
       std::upper_bound(runs_.begin(), runs_.end(), sample, [](int64_t at, const Run& run) { return at < run.sample; });
   const Run& run = *std::prev(next);
   return run.number + sample - run.sample;
-}
-
-SampleNumbers SampleNumbers::part(SampleRange range) const {
-  SampleNumbers numbers;
-  for (int64_t sample = 0; sample < range.count; ++sample) numbers.add((*this)[range.first + sample], 1);
-  return numbers;
 }
 
 }  // namespace lfm2

@@ -48,7 +48,6 @@ class SampleOffsets {
       int64_t token) const;  // the first sample that begins at the token or later; samples() if none does
   bool all_have_length(int64_t length) const;
 
-  SampleOffsets part(SampleRange range) const;  // only those samples; the first one begins at 0
   JobSize job_size() const { return {samples_, end_}; }
   uint64_t memory_bytes() const { return list_.capacity() * sizeof(int64_t); }
   // For messages to other ranks.
@@ -70,7 +69,6 @@ class SampleNumbers {
   bool all_are_left() const { return runs_.empty(); }
   void add(int64_t first_number, int64_t count);  // ascending
   int64_t operator[](int64_t sample) const;       // the number of remaining sample `sample`
-  SampleNumbers part(SampleRange range) const;    // `range` counts remaining samples
 
  private:
   struct Run {
