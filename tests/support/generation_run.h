@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "stage/generation/generator.h"
-#include "stage/io/input_file.h"
+#include "stage/io/inputs/input_file.h"
 
 namespace lfm2::test {
 

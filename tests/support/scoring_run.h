@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "stage/io/input_file.h"
+#include "stage/io/inputs/input_file.h"
 #include "stage/model/partition.h"
 #include "stage/scoring/plan.h"
 #include "stage/shards/shard_reader.h"

@@ -44,9 +44,10 @@ ALLOWED = {
     "openai/answer": BASE + ["text", "text/chat"],
     "openai/responses": BASE + ["openai"],
     "stage/io/samples": ENGINE,
-    "stage/io": ENGINE + ["openai", "stage/pipeline/completion.h", "stage/pipeline/request_source.h", "stage/hdf5", "stage/model", "stage/io/lines", "stage/io/samples", "text"],  # results need no shards
+    "stage/io/inputs": ENGINE + ["openai", "stage/hdf5", "stage/io/lines", "stage/io/samples"],
+    "stage/io": ENGINE + ["openai", "stage/pipeline/completion.h", "stage/pipeline/request_source.h", "stage/hdf5", "stage/model", "stage/io/inputs", "stage/io/lines", "stage/io/samples", "text"],  # results need no shards
     "stage/pipeline": ENGINE + ["comm", "stage/model"],
-    "stage/scoring": ENGINE + ["comm", "stage/model", "stage/io", "stage/io/samples", "stage/pipeline"],
+    "stage/scoring": ENGINE + ["comm", "stage/model", "stage/io", "stage/io/inputs", "stage/io/samples", "stage/pipeline"],
     "stage/scoring/planning": ENGINE + ["comm", "stage/model", "stage/io", "stage/io/samples", "stage/pipeline", "stage/scoring"],
     # Scoring and generation never include each other.
     "stage/generation": ENGINE + ["comm", "grammar", "stage/model", "stage/dspark", "stage/pipeline", "text"],
@@ -69,7 +70,7 @@ ALLOWED["grammar/schema"] = ALLOWED["grammar/matcher"] + ["grammar/matcher"]
 ALLOWED["grammar"] = ALLOWED["grammar/schema"] + ["grammar/schema"]
 # The transport knows no model, no MPI and no OpenAI.
 ALLOWED["serve/http"] = BASE
-STAGE = ["grammar", "openai", "openai/answer", "openai/responses", "stage/hdf5", "stage/model", "stage/shards", "stage/dspark", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "stage/scoring", "stage/scoring/planning",
+STAGE = ["grammar", "openai", "openai/answer", "openai/responses", "stage/hdf5", "stage/model", "stage/shards", "stage/dspark", "stage/io", "stage/io/inputs", "stage/io/lines", "stage/io/samples", "stage/pipeline", "stage/scoring", "stage/scoring/planning",
          "stage/generation", "text"]
 # Over scoring and generation, whose figures it puts together.
 ALLOWED["stage/report"] = ENGINE + ["comm", *STAGE]

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "openai/sample_rules.h"
-#include "stage/io/input_file.h"
+#include "stage/io/inputs/input_file.h"
 #include "stage/pipeline/request_source.h"
 
 namespace lfm2 {

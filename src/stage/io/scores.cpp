@@ -9,7 +9,7 @@
 #include "base/json/json.h"
 #include "base/utf8.h"
 #include "openai/target.h"
-#include "stage/io/input_file.h"
+#include "stage/io/inputs/input_file.h"
 #include "text/tokenizer.h"
 
 namespace lfm2 {

@@ -4,6 +4,7 @@
 
 #include "base/standard_streams.h"
 #include "openai/request_line.h"
+#include "stage/io/inputs/line_samples.h"
 #include "stage/io/output_place.h"
 #include "stage/io/scores.h"
 #include "stage/shards/fp8_weights.h"

@@ -7,7 +7,7 @@
 
 #include "base/json/json.h"
 #include "base/standard_streams.h"
-#include "stage/io/input_names.h"
+#include "stage/io/inputs/input_names.h"
 #include "stage/job/job.h"
 #include "stage/report/end_table.h"
 #include "stage/version.h"

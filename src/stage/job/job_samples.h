@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "comm/mpi_world.h"
-#include "stage/io/input_file.h"
+#include "stage/io/inputs/input_file.h"
 #include "stage/io/output_file.h"
 
 namespace lfm2 {

@@ -10,7 +10,7 @@
 #include "comm/mpi_world.h"
 #include "grammar/constraint_cache.h"
 #include "openai/generation_config.h"
-#include "stage/io/input_file.h"
+#include "stage/io/inputs/input_file.h"
 #include "stage/io/lines/line_reader.h"
 #include "stage/job/options.h"
 #include "text/text_model.h"

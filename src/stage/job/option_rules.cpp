@@ -8,7 +8,7 @@
 #include "base/utf8.h"
 #include "stage/generation/make_drafters.h"
 #include "stage/io/completions.h"
-#include "stage/io/input_names.h"
+#include "stage/io/inputs/input_names.h"
 #include "stage/io/lines/line_reader.h"
 #include "stage/io/output_file.h"
 #include "stage/job/options.h"

@@ -15,7 +15,7 @@
 #include "base/options/number_option.h"
 #include "base/options/option_words.h"
 #include "stage/generation/make_drafters.h"
-#include "stage/io/input_names.h"
+#include "stage/io/inputs/input_names.h"
 #include "stage/job/named_files.h"
 #include "stage/version.h"
 

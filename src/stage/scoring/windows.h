@@ -1,7 +1,7 @@
 // --stride: cuts texts longer than the model's positions into overlapping windows.
 #pragma once
 
-#include "stage/io/input_file.h"
+#include "stage/io/inputs/input_file.h"
 
 namespace lfm2 {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "stage/generation/generator.h"
-#include "stage/io/input_file.h"
+#include "stage/io/inputs/input_file.h"
 #include "stage/io/scores.h"
 #include "stage/scoring/scorer.h"
 #include "support/golden.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "grammar/constraint_cache.h"
-#include "stage/io/input_file.h"
+#include "stage/io/inputs/input_file.h"
 #include "stage/shards/shard_reader.h"
 #include "support/generation_run.h"
 #include "support/shards.h"

@@ -10,7 +10,7 @@
 #include "grammar/constraint_cache.h"
 #include "stage/generation/ngram_drafter.h"
 #include "stage/generation/test_drafter.h"
-#include "stage/io/input_file.h"
+#include "stage/io/inputs/input_file.h"
 #include "stage/shards/shard_reader.h"
 #include "support/generation_run.h"
 #include "support/shards.h"

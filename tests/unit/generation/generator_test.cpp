@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/json/json.h"
-#include "stage/io/input_file.h"
+#include "stage/io/inputs/input_file.h"
 #include "stage/shards/shard_reader.h"
 #include "support/generation_run.h"
 #include "support/golden.h"

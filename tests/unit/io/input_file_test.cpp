@@ -1,5 +1,5 @@
 // What a job reads: samples of every form, and random ones.
-#include "stage/io/input_file.h"
+#include "stage/io/inputs/input_file.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -20,6 +20,7 @@
 #include "openai/request_line.h"
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
+#include "stage/io/inputs/line_samples.h"
 #include "stage/io/lines/line_reader.h"
 #include "support/shards.h"
 #include "support/weights_support.h"

@@ -1,5 +1,5 @@
 // Several input files: which ones --input names, and that they read as one.
-#include "stage/io/input_names.h"
+#include "stage/io/inputs/input_names.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,8 @@
 
 #include "base/thread_pool.h"
 #include "openai/request_line.h"
-#include "stage/io/input_file.h"
+#include "stage/io/inputs/input_file.h"
+#include "stage/io/inputs/line_samples.h"
 #include "stage/io/lines/line_reader.h"
 #include "support/shards.h"
 #include "support/weights_support.h"

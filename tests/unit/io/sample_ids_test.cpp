@@ -2,7 +2,7 @@
 #include <array>
 #include <cstring>
 
-#include "stage/io/input_file.h"
+#include "stage/io/inputs/input_file.h"
 #include "stage/io/output_file.h"
 #include "support/h5_scan_support.h"
 #include "support/shards.h"

@@ -11,7 +11,7 @@
 #include "base/json/json.h"
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
-#include "stage/io/input_file.h"
+#include "stage/io/inputs/input_file.h"
 #include "stage/io/output_file.h"
 #include "stage/io/validation.h"
 #include "support/golden.h"

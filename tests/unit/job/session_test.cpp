@@ -11,7 +11,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "stage/generation/generator.h"
-#include "stage/io/input_file.h"
+#include "stage/io/inputs/input_file.h"
 #include "stage/scoring/scorer.h"
 #include "support/golden.h"
 #include "support/live_requests.h"

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <thread>
 
-#include "stage/io/input_file.h"
+#include "stage/io/inputs/input_file.h"
 #include "stage/model/memory_plan.h"
 #include "support/golden.h"
 #include "support/largest_difference.h"

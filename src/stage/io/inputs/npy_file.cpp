@@ -1,6 +1,6 @@
 // The header is a dictionary as Python writes it, {'descr': '<i4', 'fortran_order': False, 'shape': (2, 3), }; see
 // numpy.lib.format.
-#include "stage/io/npy_file.h"
+#include "stage/io/inputs/npy_file.h"
 
 #include <array>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "stage/io/input_names.h"
+#include "stage/io/inputs/input_names.h"
 
 #include <fmt/format.h>
 #include <glob.h>

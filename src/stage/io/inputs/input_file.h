@@ -53,11 +53,6 @@ struct InputLimits {
   bool scores = false;        // --score
 };
 
-class LineReader;
-class ThreadPool;
-struct LineContext;
-enum class LineKind : uint8_t;
-
 // Reads .bin, .h5 or .npy files one after the other, by the ending. Error(kNoInput) for a missing file; Error(kData)
 // naming file, sample (or line), found and expected for any violation of the form or the limits; Error(kUsage) for
 // another ending. `pulse` is called after every piece that was read, and may throw to end the reading.
@@ -68,15 +63,6 @@ inline Samples read_samples(
     const std::filesystem::path& path, const InputLimits& limits, const std::function<void()>& pulse = [] {}) {
   return read_samples(std::vector{path}, limits, pulse);
 }
-
-// The kind of the next line that is JSON, which decides the kind of job; kNone if there is none.
-LineKind kind_of_lines(LineReader& reader);
-// Whether an input consists of lines: .jsonl or .txt, possibly compressed, or "-", lines of JSON from standard input.
-bool is_input_of_lines(const std::filesystem::path& path);
-// Reads the samples of such an input, in the order of the lines; all threads parse. Error(kData) for the first refused
-// line. If the first line is a batch line, a refused line becomes an error answer instead, unless context.strict. A
-// refused line of /v1/embeddings goes through the model as one token, so that every sample has an input.
-Samples read_lines(LineReader& reader, const LineContext& context, int64_t max_samples, ThreadPool& threads);
 
 // The built-in job: `count` samples of `length` ids, uniform in [0, vocab). Sample i depends only on `seed` and `i`.
 Samples random_samples(int64_t count, int64_t length, uint64_t seed, int64_t vocab);
