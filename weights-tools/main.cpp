@@ -18,6 +18,7 @@
 #include "base/options/option_words.h"
 #include "base/standard_streams.h"
 #include "base/stop.h"
+#include "stage/model/model_config.h"
 #include "weights-tools/commands/commands.h"
 
 namespace lfm2 {
@@ -119,7 +120,7 @@ void add_split(CLI::App& app, Program& program) {
 void add_synth(CLI::App& app, Program& program) {
   CLI::App* command = add_command(app, "synth", "Make a model with random weights");
   SynthOptions& options = program.synth;
-  command->add_option("--config", options.config, "lfm2-8b-a1b, lfm2-350m, lfm2-tiny or a config.json")
+  command->add_option("--config", options.config, fmt::format("{} or a config.json", builtin_models()))
       ->required()
       ->type_name("FILE");
   add_number(*command, "--seed", options.seed, "Seed of the random weights", 0, std::numeric_limits<uint64_t>::max())
@@ -194,7 +195,7 @@ void add_plan(CLI::App& app, Program& program) {
   PlanOptions& options = program.plan;
   command
       ->add_option("MODEL", options.model,
-                   "A model, a folder of shards, a config.json, or lfm2-8b-a1b, lfm2-350m, lfm2-tiny")
+                   fmt::format("A model, a folder of shards, a config.json, or {}", builtin_models()))
       ->required();
   add_config(*command, options.config);
   command->add_option("--draft", options.draft, "Folder of a DSpark drafter, which the last stage holds, too")

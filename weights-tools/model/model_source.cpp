@@ -241,7 +241,7 @@ std::string named_config_text(const std::string& name_or_file) {
   std::error_code error;
   if (!fs::exists(name_or_file, error))
     throw Error(ExitCode::kNoInput, fmt::format("{}: neither a file nor a built-in configuration, expected {}",
-                                                name_or_file, kBuiltinModels));
+                                                name_or_file, builtin_models()));
   return read_text_file(name_or_file, kMaxConfig);
 }
 

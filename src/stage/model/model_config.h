@@ -57,8 +57,9 @@ bool are_loaded_together(const ModelConfig& config, const std::vector<std::strin
 // Parses a config.json. `what` names the file in messages. Error(kData) for a missing, impossible or unsupported value.
 ModelConfig parse_model_config(std::string_view json_text, const std::string& what);
 
-// The config.json of a built-in model ("lfm2-8b-a1b", "lfm2-tiny", …); empty for any other name.
+// The config.json of a built-in model (a file of the folder configs, without its ending); empty for any other name.
 std::string_view builtin_model_config(std::string_view name);
-inline constexpr std::string_view kBuiltinModels = "lfm2-8b-a1b, lfm2-350m, lfm2-tiny";
+// Their names, separated by commas.
+std::string_view builtin_models();
 
 }  // namespace lfm2

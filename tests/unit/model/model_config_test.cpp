@@ -52,9 +52,18 @@ TEST(ModelConfigTest, AdjustsTheDenseFfn) {
   EXPECT_EQ(parameters(c), 354'483'968u);
 }
 
+TEST(ModelConfigTest, BuiltInModelsHaveThePublishedNumbersOfParameters) {
+  const auto count = [](std::string_view name) {
+    return parameters(parse_model_config(builtin_model_config(name), std::string(name)));
+  };
+  EXPECT_EQ(count("lfm2-1.2b"), 1'170'340'608u);
+  EXPECT_EQ(count("lfm2-2.6b"), 2'569'272'320u);
+  EXPECT_EQ(count("lfm2.5-8b-a1b") - 22 * 32, 8'467'856'128u);  // without the expert biases
+}
+
 TEST(ModelConfigTest, BuiltInNamesAreThoseListed) {
   EXPECT_TRUE(builtin_model_config("lfm2-70b").empty());
-  std::string names(kBuiltinModels);
+  std::string names(builtin_models());
   names.erase(std::remove(names.begin(), names.end(), ' '), names.end());
   std::istringstream stream(names);
   for (std::string name; std::getline(stream, name, ',');)
