@@ -13,6 +13,7 @@ class CountingOps : public Ops {
   void insert_drawn(const Tensor&, const Tensor&) override {}
   void rms_norm(const Tensor&, const Tensor&, float, const Tensor&) override {}
   void quantize(const Tensor&, const Tensor&) override {}
+  void add_norm(const Tensor&, const Tensor&, float, const Tensor&, const Tensor&, float, const Tensor&) override {}
   void put_columns(const Tensor&, int64_t, const Tensor&) override {}
   void matmul(const Tensor& a, const Tensor& w, const Tensor&, const Tensor&, Write) override {
     count(a.dim(0), w.dim(0), w.dim(1));
@@ -22,12 +23,14 @@ class CountingOps : public Ops {
     count(x.dim(0), w.dim(0), w.dim(1));
   }
   void short_conv(const Tensor&, const Tensor&, const Tensor&, const Batch&, const Tensor&) override {}
-  void qk_norm_rope(const Tensor&, const Tensor&, const Tensor&, float, float, AttentionShape, const Batch&) override {}
+  void qk_norm_rope(const Tensor&, const Tensor&, const Tensor&, float, const Rope&, AttentionShape,
+                    const Batch&) override {}
   void attention(const Tensor&, AttentionShape, const Batch&, const Tensor&) override {}
   void append_keys_values(const Tensor&, AttentionShape, const Batch&, const KeyValueCache&) override {}
-  void qk_norm_rope_append(const Tensor&, const Tensor&, const Tensor&, float, float, AttentionShape, const Batch&,
-                           const KeyValueCache&) override {}
+  void qk_norm_rope_append(const Tensor&, const Tensor&, const Tensor&, float, const Rope&, AttentionShape,
+                           const Batch&, const KeyValueCache&) override {}
   void cached_attention(const Tensor&, AttentionShape, const Batch&, const KeyValueCache&, const Tensor&) override {}
+  void gate_heads(const Tensor&, AttentionShape, const Tensor&) override {}
   void cached_short_conv(const Tensor&, const Tensor&, const Tensor&, const Batch&, const ConvCache&,
                          const Tensor&) override {}
   void project_short_conv(const Tensor& x, const Tensor& in_proj, const Tensor&, const Tensor&, const Tensor&,

@@ -74,7 +74,19 @@ struct ConvCache {
 struct AttentionShape {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   bool fp8_cache = false;  // keys and values are rounded to fp8 (kernels/fp8_cache.h), also those of whole samples
-  int64_t qkv_columns() const { return (heads + 2 * kv_heads) * head_dim; }
+  int64_t window = 0;      // a token reads the last `window` positions, its own included; 0: all up to its own
+  bool gated = false;      // qkv has a gate for each query head and token, in `heads` columns after the value heads
+  // Columns of qkv: query heads, key heads, value heads, gates.
+  int64_t qkv_columns() const { return (heads + 2 * kv_heads) * head_dim + (gated ? heads : 0); }
+};
+
+// The rotation of queries and keys: pair i, elements i and i + head_dim / 2, turns by position · theta^(-2i / head_dim)
+// / factor. Frequencies and angles are rounded to fp32 as in transformers; cosine and sine stay fp32.
+struct Rope {
+  float theta = 0;
+  int64_t pairs = 0;  // only the first `pairs` pairs turn; 0: all of them
+  float factor = 1;
+  bool operator==(const Rope&) const = default;
 };
 
 struct RouterRule {
@@ -135,6 +147,12 @@ class Ops {
   // Operands: x [rows, k] act, out [rows, k] fp8 with a row of scales for each row
   virtual void quantize(const Tensor& x, const Tensor& out) = 0;
 
+  // residual += rms_norm(x); then, if next_weight is not empty, normed = rms_norm(residual), with the bits of rms_norm.
+  // Nothing overlaps.
+  // Operands: x, residual [rows, n] act, weight, next_weight [n] weight, normed [rows, n] act or fp8
+  virtual void add_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& residual,
+                        const Tensor& next_weight, float next_eps, const Tensor& normed) = 0;
+
   // out[:, first … first + n) = x.  x [rows, n], out [rows, any], same type
   virtual void put_columns(const Tensor& x, int64_t first, const Tensor& out) = 0;
 
@@ -159,15 +177,14 @@ class Ops {
   virtual void short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                           const Tensor& out) = 0;
 
-  // RMSNorm over the head dimension of every query and key head, then RoPE (element i pairs with i + head_dim / 2), in
-  // place. With shape.fp8_cache, keys and values, which are of type act, are then rounded to values of fp8
-  // (kernels/fp8_cache.h).
-  // Operands: qkv [tokens, (heads + 2 kv_heads) head_dim] act: query heads, key heads, value heads; weights [head_dim]
-  // weight
+  // RMSNorm over the head dimension of every query and key head, then the rotation, in place. With shape.fp8_cache,
+  // keys and values, which are of type act, are then rounded to values of fp8 (kernels/fp8_cache.h). Operands: qkv
+  // [tokens, shape.qkv_columns()] act, weights [head_dim] weight
   virtual void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
-                            float rope_theta, AttentionShape shape, const Batch& batch) = 0;
+                            const Rope& rope, AttentionShape shape, const Batch& batch) = 0;
 
   // Causal softmax(q kᵀ / √head_dim) v within each sample; query head h reads key-value head h / (heads / kv_heads).
+  // With shape.window, only the keys within it.
   // Operands: qkv as above, out [tokens, heads head_dim] act
   virtual void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) = 0;
 
@@ -177,7 +194,7 @@ class Ops {
 
   // qk_norm_rope, then append_keys_values, with the same bits.
   virtual void qk_norm_rope_append(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
-                                   float rope_theta, AttentionShape shape, const Batch& batch,
+                                   const Rope& rope, AttentionShape shape, const Batch& batch,
                                    const KeyValueCache& cache) = 0;
 
   // Attention of each token over its sequence's positions in the cache, up to its own. The bits are those of attention
@@ -185,6 +202,10 @@ class Ops {
   // batch's own keys and values, and qkv holds the same values (rounded, if the cache is fp8).
   virtual void cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
                                 const Tensor& out) = 0;
+
+  // out[t, h] *= sigmoid(gate of token t and head h), in place.
+  // Operands: qkv [tokens, shape.qkv_columns()] act, with gates; out [tokens, heads head_dim] act
+  virtual void gate_heads(const Tensor& qkv, AttentionShape shape, const Tensor& out) = 0;
 
   // short_conv for sequences whose u of the last L − 1 positions is kept between batches, with the same bits. A
   // sequence reads one row of cache.states and writes another one (batch.states). If cache.page_size is not 0, the

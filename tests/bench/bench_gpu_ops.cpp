@@ -105,7 +105,7 @@ void rows(Bench& bench, int64_t tokens, DType act) {
   };
   line("rms_norm", 2 * bytes_of({x}), [&] { ops.rms_norm(x, weight, 1e-5f, x); });
   line("short_conv", bytes_of({bcz, x}), [&] { ops.short_conv(bcz, taps, {}, batch, x); });
-  line("qk_norm_rope", 2 * bytes_of({qkv}), [&] { ops.qk_norm_rope(qkv, head, head, 1e-5f, 1e6f, shape, batch); });
+  line("qk_norm_rope", 2 * bytes_of({qkv}), [&] { ops.qk_norm_rope(qkv, head, head, 1e-5f, {1e6f}, shape, batch); });
   line("norm_route", bytes_of({x, normed, y}), [&] {
     ops.norm_route(x, weight, 1e-5f, gate, {}, {top_k, true, 1.0f}, normed, routing, y);
   });
@@ -188,7 +188,7 @@ void decode(Bench& bench, int64_t sequences, int64_t length, DType act) {
   line("append_keys_values", 2.0 / 3 * bytes_of({step.qkv}),
        [&] { ops.append_keys_values(step.qkv, step.shape, step.batch, step.cache); });
   line("qk_norm_rope_append", (2 + 1.0 / 3) * bytes_of({step.qkv}),
-       [&] { ops.qk_norm_rope_append(step.qkv, head, head, 1e-5f, 1e6f, step.shape, step.batch, step.cache); });
+       [&] { ops.qk_norm_rope_append(step.qkv, head, head, 1e-5f, {1e6f}, step.shape, step.batch, step.cache); });
   line("cached_attention", step.cache_bytes, [&] { step.attend(ops); });
   line("cached_short_conv", bytes_of({bcz, step.out, states_of}),
        [&] { ops.cached_short_conv(bcz, taps, {}, step.batch, {states_of}, step.out); });

@@ -38,6 +38,10 @@ class ChosenOps final : public Ops {
   void quantize(const Tensor& x, const Tensor& out) override {
     call("quantize", [&] { ops_.quantize(x, out); });
   }
+  void add_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& residual, const Tensor& next_weight,
+                float next_eps, const Tensor& normed) override {
+    call("add_norm", [&] { ops_.add_norm(x, weight, eps, residual, next_weight, next_eps, normed); });
+  }
   void put_columns(const Tensor& x, int64_t first, const Tensor& out) override {
     call("put_columns", [&] { ops_.put_columns(x, first, out); });
   }
@@ -56,9 +60,9 @@ class ChosenOps final : public Ops {
                   const Tensor& out) override {
     call("short_conv", [&] { ops_.short_conv(bcz, weight, bias, batch, out); });
   }
-  void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
+  void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, const Rope& rope,
                     AttentionShape shape, const Batch& batch) override {
-    call("qk_norm_rope", [&] { ops_.qk_norm_rope(qkv, q_weight, k_weight, eps, rope_theta, shape, batch); });
+    call("qk_norm_rope", [&] { ops_.qk_norm_rope(qkv, q_weight, k_weight, eps, rope, shape, batch); });
   }
   void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) override {
     call("attention", [&] { ops_.attention(qkv, shape, batch, out); });
@@ -68,14 +72,17 @@ class ChosenOps final : public Ops {
     call("append_keys_values", [&] { ops_.append_keys_values(qkv, shape, batch, cache); });
   }
   void qk_norm_rope_append(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
-                           float rope_theta, AttentionShape shape, const Batch& batch,
+                           const Rope& rope, AttentionShape shape, const Batch& batch,
                            const KeyValueCache& cache) override {
     call("qk_norm_rope_append",
-         [&] { ops_.qk_norm_rope_append(qkv, q_weight, k_weight, eps, rope_theta, shape, batch, cache); });
+         [&] { ops_.qk_norm_rope_append(qkv, q_weight, k_weight, eps, rope, shape, batch, cache); });
   }
   void cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
                         const Tensor& out) override {
     call("cached_attention", [&] { ops_.cached_attention(qkv, shape, batch, cache, out); });
+  }
+  void gate_heads(const Tensor& qkv, AttentionShape shape, const Tensor& out) override {
+    call("gate_heads", [&] { ops_.gate_heads(qkv, shape, out); });
   }
   void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                          const ConvCache& cache, const Tensor& out) override {

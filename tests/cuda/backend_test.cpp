@@ -234,7 +234,7 @@ TEST(CudaStreamTest, OperatorsCanBeCaptured) {
     const auto layer = [&](Ops& ops) {
       ops.rms_norm(d_x, d_norm, 1e-5f, normed);
       ops.matmul(normed, d_qkv_w, {}, qkv, Write::kStore);
-      ops.qk_norm_rope(qkv, d_head_norm, d_head_norm, 1e-5f, 1e6f, shape, packed.device);
+      ops.qk_norm_rope(qkv, d_head_norm, d_head_norm, 1e-5f, {1e6f}, shape, packed.device);
       ops.attention(qkv, shape, packed.device, mixed);
       ops.matmul(mixed, d_out_w, {}, d_x, Write::kAdd);
       ops.rms_norm(d_x, d_norm, 1e-5f, normed);

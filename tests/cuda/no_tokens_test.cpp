@@ -55,8 +55,8 @@ TEST(CudaNoTokensTest, IsFineForTheFusedOperators) {
   on_gpu([&](Ops& ops) {
     ops.norm_matmul(x, norm, 1e-5f, router, {}, normed, logits);
     ops.norm_project_short_conv(x, norm, 1e-5f, in, {}, conv, {}, none.batch, {states}, normed, bcz, out);
-    ops.qk_norm_rope_append(qkv, head_norm, head_norm, 1e-5f, 1e6f, shape, none.batch, {keys, values});
-    ops.qk_norm_rope_append(qkv, head_norm, head_norm, 1e-5f, 1e6f, {2, 1, 16, true}, none.batch, fp8.cache());
+    ops.qk_norm_rope_append(qkv, head_norm, head_norm, 1e-5f, {1e6f}, shape, none.batch, {keys, values});
+    ops.qk_norm_rope_append(qkv, head_norm, head_norm, 1e-5f, {1e6f}, {2, 1, 16, true}, none.batch, fp8.cache());
     ops.append_keys_values(qkv, {2, 1, 16, true}, none.batch, fp8.cache());
     ops.norm_route_swiglu(x, norm, 1e-5f, router, {}, {top_k, true, 1.0f}, wide, normed, chosen.routing, sorted, inner);
     ops.matmul_combine_experts(inner, narrow, chosen.routing, y, out);

@@ -53,7 +53,8 @@ inline void check_attention(const AllUnderTest& all, const HostTensor& qkv, Atte
     SCOPED_TRACE(under->name());
     std::vector<double> expected, tolerance;
     for (size_t token = 0; token < rows.size(); ++token) {
-      const int64_t keys = packed.positions->as<int32_t>()[token] + 1;
+      int64_t keys = packed.positions->as<int32_t>()[token] + 1;
+      if (shape.window > 0) keys = std::min(keys, shape.window);
       const auto bounds = attention_tolerance(*under, rows[token], shape.head_dim, keys, qkv->dtype);
       expected.insert(expected.end(), rows[token].out.values.begin(), rows[token].out.values.end());
       tolerance.insert(tolerance.end(), bounds.begin(), bounds.end());
@@ -107,12 +108,22 @@ inline std::vector<AttentionCase> attention_cases() {
   return cases;
 }
 
-inline void check_attention(const AllUnderTest& all) {
-  for (const AttentionCase& c : attention_cases())
+inline std::vector<AttentionCase> window_cases() {
+  std::vector<AttentionCase> cases;
+  for (int64_t window = 1; window <= 30; ++window)  // with and without gates, which attention does not read
+    cases.push_back({{4, 2, 16, false, window, window % 2 == 0}, {1, 30, 2, 0, 9, 64, 65, 130}, 1.5f});
+  for (const int64_t window : {3, 64, 100, 256})
+    cases.push_back({{4, 1, 128, false, window, window != 100}, {1, 300, 65}, 1.5f});
+  cases.push_back({{2, 1, 16, false, 1100}, {1300}, 1.5f});
+  return cases;
+}
+
+inline void check_attention(const AllUnderTest& all, const std::vector<AttentionCase>& cases = attention_cases()) {
+  for (const AttentionCase& c : cases)
     for (const DType act : kFloatTypes) {
       const PackedBatch packed(c.lengths);
-      SCOPED_TRACE(fmt::format("{} heads {} {} {}, {} tokens", name(act), c.shape.heads, c.shape.kv_heads,
-                               c.shape.head_dim, packed.tokens()));
+      SCOPED_TRACE(fmt::format("{} heads {} {} {}, window {}, {} tokens", name(act), c.shape.heads, c.shape.kv_heads,
+                               c.shape.head_dim, c.shape.window, packed.tokens()));
       HostTensor qkv(act, {packed.tokens(), c.shape.qkv_columns()});
       qkv.fill_random(1, c.spread);
       check_attention(all, qkv, c.shape, packed);

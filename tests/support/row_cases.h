@@ -1,5 +1,5 @@
-// Cases of embed, gather_rows, insert_drawn, rms_norm, short_conv and qk_norm_rope, which the tests of both backends
-// run.
+// Cases of embed, gather_rows, insert_drawn, rms_norm, add_norm, short_conv, qk_norm_rope and gate_heads, which the
+// tests of both backends run.
 #pragma once
 
 #include <fmt/format.h>
@@ -85,6 +85,36 @@ inline void check_rms_norm(OpsUnderTest& under) {
       }
 }
 
+inline void check_add_norm(OpsUnderTest& under) {
+  for (const DType act : kFloatTypes)
+    for (const DType weight_type : {act, DType::kBf16})
+      for (const int64_t n : {1, 8, 17, 1000, 2048, 2500})
+        for (const bool has_next : {false, true}) {
+          SCOPED_TRACE(fmt::format("{} {} {}, next {}", name(act), name(weight_type), n, has_next));
+          HostTensor x(act, {5, n}), weight(weight_type, {n}), next(weight_type, {n}), residual(act, {5, n}),
+              normed(act, {5, n});
+          x.fill_random(1, 3.0f);
+          weight.fill_random(2);
+          residual.fill_random(3);
+          next.fill_random(4);
+          for (int64_t c = 0; c < n; ++c) x.set(at(c), 0);  // a row of zeros adds nothing
+          const auto expected = reference::add_norm(x, weight, 1e-5f, residual);
+          under.run(
+              [&](Ops& ops, const Tensor& in, const Tensor& scale, const Tensor& sum, const Tensor& second,
+                  const Tensor& out) {
+                ops.add_norm(in, scale, 1e-5f, sum, has_next ? second : Tensor(), 1e-3f, has_next ? out : Tensor());
+              },
+              x, weight, residual, next, normed);
+          expect_close(residual, expected, under.units(70.0 / 2 + 7, 70 + 13));
+          if (!has_next) continue;
+          HostTensor alone(act, {5, n});
+          under.run([](Ops& ops, const auto& sum, const auto& second,
+                       const auto& out) { ops.rms_norm(sum, second, 1e-3f, out); },
+                    residual, next, alone);
+          EXPECT_TRUE(same_bits(normed, alone));
+        }
+}
+
 inline HostTensor short_conv(OpsUnderTest& under, const HostTensor& bcz, const HostTensor& weight,
                              const HostTensor& bias, const PackedBatch& packed) {
   HostTensor out(bcz->dtype, {bcz->dim(0), bcz->dim(1) / 3});
@@ -125,7 +155,7 @@ inline void check_short_conv(OpsUnderTest& under) {
   for (const int64_t hidden : {37, 64, 1032})
     for (const DType act : kFloatTypes)
       for (const DType weight_type : {act, DType::kBf16})
-        for (const int64_t taps : {1, 2, 3, 5}) {
+        for (const int64_t taps : {1, 2, 3, 4, 5, 7, 8}) {
           SCOPED_TRACE(fmt::format("{} {} taps {} hidden {}", name(act), name(weight_type), taps, hidden));
           HostTensor bcz(act, {packed.tokens(), 3 * hidden}), weight(weight_type, {hidden, 1, taps}),
               bias(weight_type, {hidden});
@@ -139,11 +169,12 @@ inline void check_short_conv(OpsUnderTest& under) {
 }
 
 inline void qk_norm_rope(OpsUnderTest& under, const HostTensor& qkv, const HostTensor& q_weight,
-                         const HostTensor& k_weight, float theta, AttentionShape shape, const PackedBatch& packed) {
+                         const HostTensor& k_weight, const Rope& rope, AttentionShape shape,
+                         const PackedBatch& packed) {
   under.run(
       [&](Ops& ops, const Tensor& rows, const Tensor& q, const Tensor& k, const Tensor& positions,
           const Tensor& offsets) {
-        ops.qk_norm_rope(rows, q, k, 1e-5f, theta, shape, batch_of(packed, positions, offsets));
+        ops.qk_norm_rope(rows, q, k, 1e-5f, rope, shape, batch_of(packed, positions, offsets));
       },
       qkv, q_weight, k_weight, packed.positions, packed.offsets);
 }
@@ -172,27 +203,46 @@ inline void check_rope_of_transformers(OpsUnderTest& under) {
         tolerance[at(to + i)] = 12 * 0x1p-24 * pair;
       }
     }
-  qk_norm_rope(under, qkv, ones, ones, theta, shape, packed);
+  qk_norm_rope(under, qkv, ones, ones, {theta}, shape, packed);
   expect_close(qkv, expected, tolerance);
 }
 
+struct RopeCase {
+  AttentionShape shape;
+  std::vector<Rope> ropes;
+};
+
+inline std::vector<RopeCase> rope_cases() {
+  const std::vector<Rope> all = {{10000.0f}, {1e6f}};
+  return {{{6, 2, 24}, all}, {{32, 8, 64}, all}, {{4, 2, 8}, all},
+          {{3, 1, 16}, all}, {{2, 1, 256}, all}, {{2, 2, 130}, all}};
+}
+
+// Pairs that do not turn, factors, and gates after the values.
+inline std::vector<RopeCase> partial_rope_cases() {
+  return {{{16, 4, 128, false, 0, true}, {{1e6f, 32}, {1e4f}}},
+          {{4, 2, 16, false, 5, true}, {{1e6f, 4}, {1e4f, 1, 3.0f}, {1e4f, 8}}},
+          {{3, 1, 10, false, 0, true}, {{1e6f, 2}, {1e4f, 0, 0.5f}}}};
+}
+
 // A CPU has a table of the angles up to the last position, so of wide heads it takes fewer positions.
-inline void check_qk_norm_rope(OpsUnderTest& under, int64_t positions_of_wide_heads) {
-  for (const AttentionShape shape :
-       {AttentionShape{6, 2, 24}, {32, 8, 64}, {4, 2, 8}, {3, 1, 16}, {2, 1, 256}, {2, 2, 130}})
-    for (const float theta : {10000.0f, 1e6f}) {
+inline void check_qk_norm_rope(OpsUnderTest& under, int64_t positions_of_wide_heads,
+                               const std::vector<RopeCase>& cases = rope_cases()) {
+  for (const auto& [shape, ropes] : cases)
+    for (const Rope& rope : ropes) {
       PackedBatch packed({1, 5, 3});
       packed.batch.max_length = shape.head_dim > 64 ? positions_of_wide_heads : 128000;
       packed.positions.fill({0, 1, 2, 3, 77, 1000, 8191, 30000, static_cast<double>(packed.batch.max_length - 1)});
       for (const DType act : kFloatTypes) {
-        SCOPED_TRACE(fmt::format("{} head dim {} theta {}", name(act), shape.head_dim, theta));
+        SCOPED_TRACE(fmt::format("{} head dim {} theta {}, {} pairs, factor {}", name(act), shape.head_dim, rope.theta,
+                                 rope.pairs, rope.factor));
         HostTensor qkv(act, {9, shape.qkv_columns()}), q_weight(act, {shape.head_dim}),
             k_weight(DType::kF32, {shape.head_dim});
         qkv.fill_random(1);
         q_weight.fill_random(2);
         k_weight.fill_random(3);
-        const auto expected = reference::qk_norm_rope(qkv, q_weight, k_weight, 1e-5f, theta, shape, packed.batch);
-        qk_norm_rope(under, qkv, q_weight, k_weight, theta, shape, packed);
+        const auto expected = reference::qk_norm_rope(qkv, q_weight, k_weight, 1e-5f, rope, shape, packed.batch);
+        qk_norm_rope(under, qkv, q_weight, k_weight, rope, shape, packed);
         expect_close(qkv, expected, under.units(12, 24));
       }
     }
@@ -235,13 +285,31 @@ inline void check_fp8_keys_values(OpsUnderTest& under) {
         k_weight.fill_random(3);
         plain.fill(qkv.values());
         shape.fp8_cache = false;
-        qk_norm_rope(under, plain, q_weight, k_weight, 1e6f, shape, packed);
+        qk_norm_rope(under, plain, q_weight, k_weight, {1e6f}, shape, packed);
         shape.fp8_cache = true;
-        qk_norm_rope(under, qkv, q_weight, k_weight, 1e6f, shape, packed);
+        qk_norm_rope(under, qkv, q_weight, k_weight, {1e6f}, shape, packed);
         const std::vector<double> expected = reference::fp8_keys_values(plain, shape);
         for (size_t i = 0; i < expected.size(); ++i)
           ASSERT_TRUE(std::isnan(expected[i]) ? std::isnan(qkv.get(i)) : qkv.get(i) == expected[i])
               << coordinates(qkv, i) << ": " << qkv.get(i) << " of " << plain.get(i) << ", expected " << expected[i];
+      }
+}
+
+inline void check_gate_heads(OpsUnderTest& under) {
+  for (const AttentionShape shape : {AttentionShape{4, 2, 16, false, 8, true},
+                                     {16, 4, 128, false, 0, true},
+                                     {3, 1, 10, false, 0, true},
+                                     {5, 5, 2, false, 0, true}})
+    for (const DType act : kFloatTypes)
+      for (const int64_t tokens : {0, 1, 9}) {
+        SCOPED_TRACE(fmt::format("{} heads {} of {}, {} tokens", name(act), shape.heads, shape.head_dim, tokens));
+        HostTensor qkv(act, {tokens, shape.qkv_columns()}), out(act, {tokens, shape.heads * shape.head_dim});
+        qkv.fill_random(1, 9.0f);
+        out.fill_random(2);
+        const auto expected = reference::gate_heads(qkv, shape, out);
+        under.run([&](Ops& ops, const Tensor& gates, const Tensor& heads) { ops.gate_heads(gates, shape, heads); }, qkv,
+                  out);
+        expect_close(out, expected, under.units(6, 8));
       }
 }
 

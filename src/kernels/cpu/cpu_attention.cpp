@@ -1,4 +1,5 @@
-// qk_norm_rope, attention, and attention over cached keys and values: each token and head is computed separately.
+// qk_norm_rope, attention, attention over cached keys and values, and gates: each token and head is computed
+// separately.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -33,7 +34,7 @@ double exponentiate(const Simd& simd, float* scores, int64_t count, float scale)
   return sum;
 }
 
-// The query heads of one token that share a key head, with the keys and values of all positions up to the token.
+// The query heads of one token that share a key head, with the keys and values of all positions that the token reads.
 struct HeadGroup {
   const float* query = nullptr;                    // [queries, d]
   const float *keys = nullptr, *values = nullptr;  // [length, d]: rows are `stride` elements apart
@@ -56,6 +57,11 @@ void attend(const Simd& simd, const HeadGroup& group, float* scratch, DType type
     for (size_t i = 0; i < d; ++i) head_out[i] = static_cast<float>(static_cast<double>(head_out[i]) / sum);
     convert(DType::kF32, head_out, type, out + q * d * size_bytes(type), d);
   }
+}
+
+// The number of keys that the token at this position reads.
+int64_t keys_of(AttentionShape shape, int64_t position) {
+  return shape.window == 0 ? position + 1 : std::min(shape.window, position + 1);
 }
 
 // A group without its pointers; rows of keys are `stride` elements apart.
@@ -135,8 +141,15 @@ void read_head(const Tensor& heads, const uint8_t* scales, int64_t row, float* v
 
 }  // namespace
 
+const RopeTable& CpuOps::rope_table(const Rope& rope, int64_t head_dim, int64_t positions) {
+  auto found = std::ranges::find_if(ropes_, [&](const RopeTable& table) { return table.is_of(rope, head_dim); });
+  if (found == ropes_.end()) found = ropes_.emplace(found, rope, head_dim);
+  found->extend(positions);
+  return *found;
+}
+
 void CpuOps::qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
-                          float rope_theta, AttentionShape shape, const Batch& batch) {
+                          const Rope& rope, AttentionShape shape, const Batch& batch) {
   check_qkv(qkv, shape, batch);
   const int64_t d = shape.head_dim, half = d / 2;
   expect(q_weight.numel() == d && k_weight.numel() == d, "qk_norm_rope: weights");
@@ -144,20 +157,19 @@ void CpuOps::qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tenso
   const float* q_scale = as_float(q_weight, weights_);
   const float* k_scale = as_float(k_weight, more_weights_);
   const auto* positions = batch.positions.as<const int32_t>();
-  rope_.extend(rope_theta, d, batch.max_length);
+  const RopeTable& turns = rope_table(rope, d, batch.max_length);
   with_float_type(qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
     for_each_row(batch.tokens, 4 * shape.qkv_columns(), [&](int64_t token) {
       expect(positions[token] >= 0 && positions[token] < batch.max_length,
              "qk_norm_rope: a position beyond max_length");
-      const float* cosines = rope_.cosines(positions[token]);
-      const float* sines = rope_.sines(positions[token]);
+      const float* cosines = turns.cosines(positions[token]);
+      const float* sines = turns.sines(positions[token]);
       for (int64_t head = 0; head < shape.heads + shape.kv_heads; ++head) {
         const float* scale = head < shape.heads ? q_scale : k_scale;
         const float* source = in + token * shape.qkv_columns() + head * d;
         T* target = qkv.as<T>() + token * shape.qkv_columns() + head * d;
-        const float mean_square = simd_.dot(source, source, static_cast<size_t>(d)) / static_cast<float>(d);
-        const float factor = 1.0f / std::sqrt(mean_square + eps);
+        const float factor = norm_factor(source, d, eps);
         for (int64_t i = 0; i < half; ++i) {
           const float first = source[i] * factor * scale[i];
           const float second = source[half + i] * factor * scale[half + i];
@@ -182,16 +194,16 @@ void CpuOps::attention(const Tensor& qkv, AttentionShape shape, const Batch& bat
   const Tensor heads_out = out.reshape({batch.tokens * shape.heads, d});
   const float* in = as_float(qkv, activations_);
   const auto* positions = batch.positions.as<const int32_t>();
-  const HeadGroup largest = group_of(shape, batch.max_length, columns);
+  const HeadGroup largest = group_of(shape, keys_of(shape, batch.max_length - 1), columns);
   const int64_t worker_floats = whole_lines(largest.scratch_floats());
   auto* scratch = scratch_.reserve<float>(pool_.threads() * static_cast<size_t>(worker_floats));
 
   pool_.parallel_for(static_cast<size_t>(batch.tokens), [&](size_t item, size_t worker) {
     const auto token = static_cast<int64_t>(item);
     if (is_not_output(batch, token)) return;
-    // Number of keys: those of this token and of all tokens before it in its sample.
-    const int64_t length = positions[token] + 1;
-    expect(length >= 1 && length <= batch.max_length && length <= token + 1, "attention: a position beyond its sample");
+    expect(positions[token] >= 0 && positions[token] < batch.max_length && positions[token] <= token,
+           "attention: a position beyond its sample");
+    const int64_t length = keys_of(shape, positions[token]);
     HeadGroup group = largest;
     group.length = static_cast<size_t>(length);
     for (int64_t kv = 0; kv < shape.kv_heads; ++kv) {
@@ -243,23 +255,24 @@ void CpuOps::append_fp8(const Tensor& qkv, AttentionShape shape, const Batch& ba
 }
 
 void CpuOps::qk_norm_rope_append(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
-                                 float rope_theta, AttentionShape shape, const Batch& batch,
+                                 const Rope& rope, AttentionShape shape, const Batch& batch,
                                  const KeyValueCache& cache) {
-  qk_norm_rope(qkv, q_weight, k_weight, eps, rope_theta, shape, batch);
+  qk_norm_rope(qkv, q_weight, k_weight, eps, rope, shape, batch);
   append_keys_values(qkv, shape, batch, cache);
 }
 
 // Cuts the batch's output tokens into ranges, so that several threads can share a long run of one sequence. Each range
 // gathers its keys again, which costs little compared with the products of its tokens with them.
+constexpr int64_t kRangeTokens = 16;
 void CpuOps::cut_tokens(const Batch& batch) {
-  constexpr int64_t kTokens = 16;
   token_ranges_.clear();
   const auto* offsets = batch.offsets.as<const int32_t>();
   for (int64_t sequence = 0; sequence < batch.sequences; ++sequence) {
     const int64_t end = offsets[sequence + 1];
     int64_t first = offsets[sequence];
     if (batch.output_tokens > 0) first = std::max(first, end - batch.output_tokens);
-    for (; first < end; first += kTokens) token_ranges_.push_back({sequence, first, std::min(first + kTokens, end)});
+    for (; first < end; first += kRangeTokens)
+      token_ranges_.push_back({sequence, first, std::min(first + kRangeTokens, end)});
   }
 }
 
@@ -275,35 +288,56 @@ void CpuOps::cached_attention(const Tensor& qkv, AttentionShape shape, const Bat
   const float* in = as_float(qkv, activations_);
   const auto* positions = batch.positions.as<const int32_t>();
   cut_tokens(batch);
-  const HeadGroup largest = group_of(shape, batch.max_length, d);
+  const HeadGroup largest = group_of(shape, keys_of(shape, batch.max_length - 1), d);
   // Scratch of a worker: the keys and then the values of one head as fp32, then what attend() needs.
-  const int64_t head_floats = batch.max_length * d;
+  const int64_t head_floats = std::min(batch.max_length, static_cast<int64_t>(largest.length) + kRangeTokens - 1) * d;
   const int64_t worker_floats = whole_lines(static_cast<size_t>(2 * head_floats) + largest.scratch_floats());
   auto* scratch = scratch_.reserve<float>(pool_.threads() * static_cast<size_t>(worker_floats));
 
   pool_.parallel_for(token_ranges_.size() * static_cast<size_t>(shape.kv_heads), [&](size_t item, size_t worker) {
     const TokenRange& range = token_ranges_[item / static_cast<size_t>(shape.kv_heads)];
     const auto kv = static_cast<int64_t>(item) % shape.kv_heads;
-    // Number of keys of the range's last token, which include those of the others.
-    const int64_t length = positions[range.end - 1] + 1;
-    expect(length >= range.end - range.first && length <= batch.max_length,
-           "cached_attention: a position beyond its sample");
+    // The positions that the range's tokens read: from the first key of the first token to the last token itself.
+    const int64_t end = positions[range.end - 1] + 1, first_token = end - (range.end - range.first);
+    expect(first_token >= 0 && end <= batch.max_length, "cached_attention: a position beyond its sample");
+    const int64_t first = first_token + 1 - keys_of(shape, first_token);
     float* keys = scratch + static_cast<int64_t>(worker) * worker_floats;
     float* values = keys + head_floats;
-    for (int64_t position = 0; position < length; ++position) {
+    for (int64_t position = first; position < end; ++position) {
       const int64_t row = cache_row(batch, cache, range.sequence, position) * shape.kv_heads + kv;
-      read_head(key_heads, cache.key_scales, row, keys + position * d);
-      read_head(value_heads, cache.value_scales, row, values + position * d);
+      read_head(key_heads, cache.key_scales, row, keys + (position - first) * d);
+      read_head(value_heads, cache.value_scales, row, values + (position - first) * d);
     }
     HeadGroup group = largest;
-    group.keys = keys, group.values = values;
     for (int64_t token = range.first; token < range.end; ++token) {
-      expect(positions[token] == length - (range.end - token), "cached_attention: positions with a gap");
+      expect(positions[token] == end - (range.end - token), "cached_attention: positions with a gap");
+      const int64_t length = keys_of(shape, positions[token]);
       group.query = in + token * columns + kv * queries * d;
-      group.length = static_cast<size_t>(positions[token]) + 1;
+      group.keys = keys + (positions[token] + 1 - length - first) * d;
+      group.values = values + (group.keys - keys);
+      group.length = static_cast<size_t>(length);
       attend(simd_, group, values + head_floats, out.dtype,
              heads_out.rows(token * shape.heads + kv * queries, queries).data);
     }
+  });
+}
+
+void CpuOps::gate_heads(const Tensor& qkv, AttentionShape shape, const Tensor& out) {
+  const int64_t d = shape.head_dim, columns = shape.qkv_columns();
+  expect(shape.gated && qkv.rank == 2 && qkv.dim(1) == columns && out.rank == 2 && out.dim(0) == qkv.dim(0) &&
+             out.dim(1) == shape.heads * d && out.dtype == qkv.dtype && is_float(qkv),
+         "gate_heads: shapes");
+  with_float_type(out.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for_each_row(out.dim(0), out.dim(1), [&](int64_t token) {
+      for (int64_t head = 0; head < shape.heads; ++head) {
+        float weight = -to_float(qkv.as<const T>()[(token + 1) * columns - shape.heads + head]);
+        simd_.exponentials(&weight, &weight, 1);
+        weight = 1.0f / (1.0f + weight);
+        T* const elements = out.as<T>() + (token * shape.heads + head) * d;
+        for (int64_t i = 0; i < d; ++i) elements[i] = from_float<T>(to_float(elements[i]) * weight);
+      }
+    });
   });
 }
 

@@ -73,11 +73,30 @@ void CpuOps::rms_norm(const Tensor& x, const Tensor& weight, float eps, const Te
     for_each_row(x.dim(0), n, [&](int64_t row) {
       const float* source = in + row * n;
       T* target = out.as<T>() + row * n;
-      const float mean_square = simd_.dot(source, source, static_cast<size_t>(n)) / static_cast<float>(n);
-      const float factor = 1.0f / std::sqrt(mean_square + eps);
+      const float factor = norm_factor(source, n, eps);
       for (int64_t i = 0; i < n; ++i) target[i] = from_float<T>(source[i] * factor * scale[i]);
     });
   });
+}
+
+void CpuOps::add_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& residual,
+                      const Tensor& next_weight, float next_eps, const Tensor& normed) {
+  const int64_t n = weight.numel();
+  expect(x.rank == 2 && x.dim(1) == n && residual.dims == x.dims && residual.dtype == x.dtype && is_float(x) &&
+             is_float(weight),
+         "add_norm: shapes");
+  const float* in = as_float(x, activations_);
+  const float* scale = as_float(weight, weights_);
+  with_float_type(x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for_each_row(x.dim(0), n, [&](int64_t row) {
+      const float* source = in + row * n;
+      T* target = residual.as<T>() + row * n;
+      const float factor = norm_factor(source, n, eps);
+      for (int64_t i = 0; i < n; ++i) target[i] = from_float<T>(to_float(target[i]) + source[i] * factor * scale[i]);
+    });
+  });
+  if (next_weight) rms_norm(residual, next_weight, next_eps, normed);
 }
 
 void CpuOps::quantize(const Tensor& x, const Tensor& out) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -29,6 +30,8 @@ class CpuOps : public Ops {
   void insert_drawn(const Tensor& ids, const Tensor& drawn) override;
   void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) override;
   void quantize(const Tensor& x, const Tensor& out) override;
+  void add_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& residual, const Tensor& next_weight,
+                float next_eps, const Tensor& normed) override;
   void put_columns(const Tensor& x, int64_t first, const Tensor& out) override;
   void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) override {
     products_.matmul(a, w, bias, out, write);
@@ -40,16 +43,17 @@ class CpuOps : public Ops {
                    const Tensor& normed, const Tensor& out) override;
   void short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                   const Tensor& out) override;
-  void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
+  void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, const Rope& rope,
                     AttentionShape shape, const Batch& batch) override;
   void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) override;
   void append_keys_values(const Tensor& qkv, AttentionShape shape, const Batch& batch,
                           const KeyValueCache& cache) override;
   void qk_norm_rope_append(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
-                           float rope_theta, AttentionShape shape, const Batch& batch,
+                           const Rope& rope, AttentionShape shape, const Batch& batch,
                            const KeyValueCache& cache) override;
   void cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
                         const Tensor& out) override;
+  void gate_heads(const Tensor& qkv, AttentionShape shape, const Tensor& out) override;
   void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                          const ConvCache& cache, const Tensor& out) override;
   void project_short_conv(const Tensor& x, const Tensor& in_proj, const Tensor& in_bias, const Tensor& weight,
@@ -89,6 +93,11 @@ class CpuOps : public Ops {
 
  private:
   void append_fp8(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache);
+  const RopeTable& rope_table(const Rope& rope, int64_t head_dim, int64_t positions);
+  // 1 / sqrt(mean(x^2) + eps) of n elements
+  float norm_factor(const float* x, int64_t n, float eps) const {
+    return 1.0f / std::sqrt(simd_.dot(x, x, static_cast<size_t>(n)) / static_cast<float>(n) + eps);
+  }
   void embed_tiled(const Tensor& table, int64_t row, const Tensor& out) const;
 
   // The tokens [first, end) of the batch, all of one sequence.
@@ -115,7 +124,7 @@ class CpuOps : public Ops {
   ThreadPool& pool_;
   const Simd& simd_;
   CpuMatmul products_{pool_, simd_};
-  RopeTable rope_;
+  std::vector<RopeTable> ropes_;  // of each rotation that was asked for
   std::vector<TokenRange> token_ranges_;
   GrowingBuffer activations_, weights_, more_weights_, logits_, scratch_, log_sums_, best_;
   GrowingBuffer rounded_;  // rows before they are rounded to fp8

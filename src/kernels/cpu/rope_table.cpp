@@ -5,20 +5,16 @@
 
 namespace lfm2 {
 
-void RopeTable::extend(float theta, int64_t head_dim, int64_t positions) {
-  if (theta != theta_ || head_dim / 2 != half_) {
-    theta_ = theta;
-    half_ = head_dim / 2;
-    positions_ = 0;
-    cosines_.clear();
-    sines_.clear();
-    inverse_frequencies_.clear();
-    for (int64_t i = 0; i < half_; ++i) {
-      const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
-      const auto power = static_cast<float>(std::pow(static_cast<double>(theta), static_cast<double>(exponent)));
-      inverse_frequencies_.push_back(1.0f / power);
-    }
+RopeTable::RopeTable(const Rope& rope, int64_t head_dim) : rope_(rope), half_(head_dim / 2) {
+  for (int64_t i = 0; i < half_; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
+    const auto power = static_cast<float>(std::pow(static_cast<double>(rope.theta), static_cast<double>(exponent)));
+    const bool turns = rope.pairs == 0 || i < rope.pairs;
+    inverse_frequencies_.push_back(turns ? 1.0f / power / rope.factor : 0.0f);
   }
+}
+
+void RopeTable::extend(int64_t positions) {
   if (positions <= positions_) return;
   cosines_.reserve(static_cast<size_t>(positions * half_));
   sines_.reserve(static_cast<size_t>(positions * half_));

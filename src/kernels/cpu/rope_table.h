@@ -4,22 +4,26 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/ops.h"
+
 namespace lfm2 {
 
 // Frequencies and angles are rounded to fp32 in the same places as in transformers, because at large positions these
 // roundings change the result.
 class RopeTable {
  public:
+  RopeTable(const Rope& rope, int64_t head_dim);
+  bool is_of(const Rope& rope, int64_t head_dim) const { return rope == rope_ && head_dim / 2 == half_; }
   // Makes the positions [0, positions) available, and computes only those that are missing.
-  void extend(float theta, int64_t head_dim, int64_t positions);
+  void extend(int64_t positions);
 
   const float* cosines(int64_t position) const { return cosines_.data() + position * half_; }  // [head_dim / 2]
   const float* sines(int64_t position) const { return sines_.data() + position * half_; }      // [head_dim / 2]
 
  private:
-  float theta_ = 0;
-  int64_t half_ = 0, positions_ = 0;
-  std::vector<float> inverse_frequencies_;  // [head_dim / 2]
+  Rope rope_;
+  int64_t half_, positions_ = 0;
+  std::vector<float> inverse_frequencies_;  // [head_dim / 2]; 0 of pairs that do not turn
   std::vector<float> cosines_, sines_;      // [positions, head_dim / 2]
 };
 

@@ -67,13 +67,13 @@ void CudaOps::append_keys_values(const Tensor& qkv, AttentionShape shape, const 
 }
 
 void CudaOps::qk_norm_rope_append(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
-                                  float rope_theta, AttentionShape shape, const Batch& batch,
+                                  const Rope& rope, AttentionShape shape, const Batch& batch,
                                   const KeyValueCache& cache) {
   const QkNormRopeArgs args = qk_norm_rope_args(qkv, q_weight, k_weight, eps, shape, batch);
-  if (launch_qk_norm_rope_append(stream_, args, frequencies(rope_theta, shape.head_dim),
-                                 key_pages(qkv, shape, batch, cache), qkv.dtype))
+  if (launch_qk_norm_rope_append(stream_, args, frequencies(rope, shape.head_dim), key_pages(qkv, shape, batch, cache),
+                                 qkv.dtype))
     return;
-  qk_norm_rope(qkv, q_weight, k_weight, eps, rope_theta, shape, batch);
+  qk_norm_rope(qkv, q_weight, k_weight, eps, rope, shape, batch);
   append_keys_values(qkv, shape, batch, cache);
 }
 

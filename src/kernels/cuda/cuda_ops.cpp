@@ -69,7 +69,9 @@ void CudaOps::short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& 
 }
 
 // Computes the frequencies as the CPU's RopeTable does, which rounds where transformers rounds.
-const RopeFrequencies& CudaOps::frequencies(float theta, int64_t head_dim) {
+const RopeFrequencies& CudaOps::frequencies(const Rope& rope, int64_t head_dim) {
+  const float theta = rope.theta;
+  expect(rope == Rope{.theta = theta}, "qk_norm_rope: a GPU turns all pairs, without a factor");
   if (theta == theta_ && head_dim == head_dim_) return frequencies_;
   for (int64_t i = 0; i < head_dim / 2; ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
@@ -82,10 +84,18 @@ const RopeFrequencies& CudaOps::frequencies(float theta, int64_t head_dim) {
 }
 
 void CudaOps::qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
-                           float rope_theta, AttentionShape shape, const Batch& batch) {
+                           const Rope& rope, AttentionShape shape, const Batch& batch) {
   const bool rounded = launch_qk_norm_rope(stream_, qk_norm_rope_args(qkv, q_weight, k_weight, eps, shape, batch),
-                                           frequencies(rope_theta, shape.head_dim), qkv.dtype, shape.fp8_cache);
+                                           frequencies(rope, shape.head_dim), qkv.dtype, shape.fp8_cache);
   if (shape.fp8_cache && !rounded) launch_round_keys_values(stream_, append_args(qkv, shape, batch, {}), qkv.dtype);
+}
+
+void CudaOps::add_norm(const Tensor&, const Tensor&, float, const Tensor&, const Tensor&, float, const Tensor&) {
+  throw Error(ExitCode::kSoftware, "add_norm: not on a GPU");
+}
+
+void CudaOps::gate_heads(const Tensor&, AttentionShape, const Tensor&) {
+  throw Error(ExitCode::kSoftware, "gate_heads: not on a GPU");
 }
 
 void CudaOps::attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) {

@@ -40,6 +40,8 @@ class CudaOps final : public Ops {
   void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) override;
   bool rounds_operand(const Tensor& a, const Tensor& w) const override { return products_.rounds_operand(a, w); }
   void quantize(const Tensor& x, const Tensor& out) override;
+  void add_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& residual, const Tensor& next_weight,
+                float next_eps, const Tensor& normed) override;
   void put_columns(const Tensor& x, int64_t first, const Tensor& out) override;
   void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) override;
   void norm_matmul(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& w, const Tensor& bias,
@@ -49,16 +51,17 @@ class CudaOps final : public Ops {
   }
   void short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                   const Tensor& out) override;
-  void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
+  void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, const Rope& rope,
                     AttentionShape shape, const Batch& batch) override;
   void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) override;
   void append_keys_values(const Tensor& qkv, AttentionShape shape, const Batch& batch,
                           const KeyValueCache& cache) override;
   void qk_norm_rope_append(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
-                           float rope_theta, AttentionShape shape, const Batch& batch,
+                           const Rope& rope, AttentionShape shape, const Batch& batch,
                            const KeyValueCache& cache) override;
   void cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
                         const Tensor& out) override;
+  void gate_heads(const Tensor& qkv, AttentionShape shape, const Tensor& out) override;
   void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                          const ConvCache& cache, const Tensor& out) override;
   void project_short_conv(const Tensor& x, const Tensor& in_proj, const Tensor& in_bias, const Tensor& weight,
@@ -102,7 +105,7 @@ class CudaOps final : public Ops {
  private:
   // attention, and cached_attention for the sequences that are not singles.
   void attend(const AttentionArgs& args, DType act, int64_t max_length);
-  const RopeFrequencies& frequencies(float theta, int64_t head_dim);
+  const RopeFrequencies& frequencies(const Rope& rope, int64_t head_dim);
 
   cudaStream_t stream_;
   bool hopper_;  // Products::Features::hopper

@@ -42,6 +42,7 @@ inline void check_qkv(const Tensor& qkv, AttentionShape shape, const Batch& batc
   expect(shape.head_dim >= 2 && shape.head_dim <= kMaxHeadDim, "attention: the head dimension");
   expect(shape.heads / shape.kv_heads <= kMaxQueriesPerKey, "attention: query heads of a key head");
   expect(shape.kv_heads <= kMaxKeyHeads, "attention: key heads");
+  expect(shape.window == 0 && !shape.gated, "attention: windows and gates are not computed on a GPU");
   expect(qkv.rank == 2 && qkv.dim(0) == batch.tokens && qkv.dim(1) == shape.qkv_columns() && is_float(qkv),
          "attention: qkv");
   expect(batch.positions.dtype == DType::kI32 && batch.positions.numel() == batch.tokens, "attention: positions");

@@ -35,9 +35,9 @@ std::vector<double> quantized(const Tensor& x, int64_t group) {
 std::vector<double> fp8_keys_values(const Tensor& qkv, AttentionShape shape) {
   std::vector<double> out = elements(qkv);
   const double largest_scale = std::exp2(qkv.dtype == DType::kF16 ? 7 : 119);
-  for (int64_t head = 0; head < qkv.dim(0) * (shape.heads + 2 * shape.kv_heads); ++head) {
-    if (head % (shape.heads + 2 * shape.kv_heads) < shape.heads) continue;  // of queries
-    double* const x = out.data() + head * shape.head_dim;
+  for (int64_t head = 0; head < qkv.dim(0) * 2 * shape.kv_heads; ++head) {
+    const int64_t token = head / (2 * shape.kv_heads), in_token = shape.heads + head % (2 * shape.kv_heads);
+    double* const x = out.data() + token * shape.qkv_columns() + in_token * shape.head_dim;
     double largest = 0, scale = 0x1p-15;
     for (int64_t i = 0; i < shape.head_dim; ++i)
       if (std::isfinite(x[i])) largest = std::max(largest, std::fabs(x[i]));

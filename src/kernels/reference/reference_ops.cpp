@@ -81,10 +81,12 @@ double norm_factor(const Tensor& x, int64_t first, int64_t n, float eps) {
   return 1 / std::sqrt(sum / static_cast<double>(n) + static_cast<double>(eps));
 }
 
-float rope_angle(int32_t position, float theta, int64_t i, int64_t head_dim) {
+float rope_angle(int32_t position, const Rope& rope, int64_t i, int64_t head_dim) {
+  if (rope.pairs > 0 && i >= rope.pairs) return 0;
   const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
-  const auto power = static_cast<float>(std::pow(static_cast<double>(theta), static_cast<double>(exponent)));
-  return static_cast<float>(position) * (1.0f / power);
+  const auto power = static_cast<float>(std::pow(static_cast<double>(rope.theta), static_cast<double>(exponent)));
+  const float frequency = 1.0f / power;
+  return static_cast<float>(position) * (frequency / rope.factor);
 }
 
 }  // namespace
@@ -119,6 +121,15 @@ Results rms_norm(const Tensor& x, const Tensor& weight, float eps) {
       value.add(element(x, row * n + c) * factor * element(weight, c));
       append(out, value);
     }
+  }
+  return out;
+}
+
+Results add_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& residual) {
+  Results out = rms_norm(x, weight, eps);
+  for (int64_t i = 0; i < residual.numel(); ++i) {
+    out.values[at(i)] += element(residual, i);
+    out.magnitudes[at(i)] += std::fabs(element(residual, i));
   }
   return out;
 }
@@ -162,7 +173,7 @@ Results short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, 
   return out;
 }
 
-Results qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
+Results qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, const Rope& rope,
                      AttentionShape shape, const Batch& batch) {
   const int64_t d = shape.head_dim, half = d / 2;
   Results out{elements(qkv), std::vector<double>(at(qkv.numel()))};
@@ -172,7 +183,7 @@ Results qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_
       const int64_t first = token * shape.qkv_columns() + head * d;
       const double factor = norm_factor(qkv, first, d, eps);
       for (int64_t i = 0; i < half; ++i) {
-        const auto angle = static_cast<double>(rope_angle(batch.positions.as<int32_t>()[token], rope_theta, i, d));
+        const auto angle = static_cast<double>(rope_angle(batch.positions.as<int32_t>()[token], rope, i, d));
         const double x = element(qkv, first + i) * factor * element(weight, i);
         const double y = element(qkv, first + half + i) * factor * element(weight, half + i);
         out.values[at(first + i)] = x * std::cos(angle) - y * std::sin(angle);
@@ -186,6 +197,7 @@ Results qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_
 AttentionRow attention(const std::vector<double>& qkv, AttentionShape shape, int64_t first, int64_t token) {
   const int64_t d = shape.head_dim, columns = shape.qkv_columns();
   const double scale = 1 / std::sqrt(static_cast<double>(d));
+  if (shape.window > 0) first = std::max(first, token + 1 - shape.window);
   AttentionRow row;
   for (int64_t head = 0; head < shape.heads; ++head) {
     const int64_t query = token * columns + head * d, kv = head / (shape.heads / shape.kv_heads);
@@ -208,6 +220,18 @@ AttentionRow attention(const std::vector<double>& qkv, AttentionShape shape, int
     row.magnitude.push_back(magnitude);
   }
   return row;
+}
+
+Results gate_heads(const Tensor& qkv, AttentionShape shape, const Tensor& out) {
+  Results gated;
+  for (int64_t i = 0; i < out.numel(); ++i) {
+    const int64_t head = i / shape.head_dim;
+    const double gate = element(qkv, (head / shape.heads + 1) * shape.qkv_columns() - shape.heads + head % shape.heads);
+    Sum value;
+    value.add(element(out, i) * sigmoid(gate));
+    append(gated, value);
+  }
+  return gated;
 }
 
 Scores route(const Tensor& logits, const Tensor& bias) {

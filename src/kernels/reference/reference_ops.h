@@ -30,6 +30,9 @@ std::vector<double> insert_drawn(const Tensor& ids, const Tensor& drawn);
 // out = x / sqrt(mean(x^2) + eps) ∘ weight.  [rows, n].  Lfm2RMSNorm
 Results rms_norm(const Tensor& x, const Tensor& weight, float eps);
 
+// residual + rms_norm(x).  [rows, n].  Lfm3DecoderLayer
+Results add_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& residual);
+
 // The elements of x after they are rounded to fp8: s E4M3(x / s), with s = max|x| / 448 (1 if that is 0) of each
 // `group` elements of a row, or of all (0). [rows, k]. QuantizationStrategy.TOKEN and GROUP of compressed-tensors
 std::vector<double> quantized(const Tensor& x, int64_t group);
@@ -51,23 +54,29 @@ Results grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_of
 // [tokens, hidden].  Lfm2ShortConv
 Results short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch);
 
-// The angles are position · (1 / theta^(2 i / d)), with each step rounded to fp32. In qkv, every query and key head is
-// replaced by x = rms_norm of it, then (x_i, x_j) ← (x_i cos − x_j sin, x_j cos + x_i sin) for j = i + d / 2.
-// Magnitudes are the lengths of the pairs, and 0 for the values, which stay.  Lfm2Attention, Lfm2RotaryEmbedding
-Results qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
+// The angles are position · (1 / theta^(2 i / d) / factor), with each step rounded to fp32, and 0 for pairs that do not
+// turn. In qkv, every query and key head is replaced by x = rms_norm of it, then (x_i, x_j) ← (x_i cos − x_j sin, x_j
+// cos + x_i sin) for j = i + d / 2. Magnitudes are the lengths of the pairs, and 0 for what stays.  Lfm2Attention,
+// Lfm2RotaryEmbedding, Lfm3RotaryEmbedding
+Results qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, const Rope& rope,
                      AttentionShape shape, const Batch& batch);
 
 // The elements of qkv, with keys and values rounded to fp8: s E4M3(x / s). The scale s is the least power of two from
 // 2^-15 to 2^7 (fp16) or 2^119 for which the head's max|x| / s rounds to at most 448.  kernels/fp8_cache.h
 std::vector<double> fp8_keys_values(const Tensor& qkv, AttentionShape shape);
 
-// One token's attention over the tokens first … token of qkv, whose elements() these are.  Lfm2Attention
+// One token's attention over the tokens first … token of qkv, whose elements() these are, or with shape.window over the
+// last ones of them.  Lfm2Attention, Lfm3Attention
 //   out[h] = Σ_s softmax_s(q[h] · k[s, g] / √d) v[s, g],  g = h / (heads / kv_heads)
 struct AttentionRow {
   Results out;                    // [heads, head_dim]
   std::vector<double> magnitude;  // [heads]: the largest Σ |q_i k_i| / √d of its scores
 };
 AttentionRow attention(const std::vector<double>& qkv, AttentionShape shape, int64_t first, int64_t token);
+
+// out[t, h] · sigmoid(gate[t, h]); the gates are the last `heads` columns of qkv.  [tokens, heads head_dim].
+// Lfm3Attention
+Results gate_heads(const Tensor& qkv, AttentionShape shape, const Tensor& out);
 
 // p = sigmoid(logits); the experts by p + bias, the highest first, ties to the lower id.  Lfm2MoeSparseMoeBlock
 struct Scores {

@@ -4,7 +4,7 @@
 namespace lfm2 {
 
 Attention::Attention(WeightSource& weights, const ModelConfig& config, const std::string& prefix)
-    : shape_(config.attention()), eps_(config.norm_eps), rope_theta_(config.rope_theta) {
+    : shape_(config.attention()), eps_(config.norm_eps), rope_{config.rope_theta} {
   const std::string block = prefix + "self_attn.";
   const std::vector<std::string> names = {block + "q_proj.weight", block + "k_proj.weight", block + "v_proj.weight"};
   if (weights.load_together(names)) {
@@ -38,11 +38,11 @@ Tensor Attention::mix(const Pass& pass, const Norm& norm) const {
   const Tensor mixed = pass.scratch.allocate(act, {tokens, shape_.heads * shape_.head_dim});
   project(pass, norm, qkv);
   if (pass.cache == nullptr) {
-    ops.qk_norm_rope(qkv, q_norm_, k_norm_, eps_, rope_theta_, shape_, pass.batch);
+    ops.qk_norm_rope(qkv, q_norm_, k_norm_, eps_, rope_, shape_, pass.batch);
     ops.attention(qkv, shape_, pass.batch, mixed);
   } else {
     const KeyValueCache& cache = pass.cache->key_values;
-    ops.qk_norm_rope_append(qkv, q_norm_, k_norm_, eps_, rope_theta_, shape_, pass.batch, cache);
+    ops.qk_norm_rope_append(qkv, q_norm_, k_norm_, eps_, rope_, shape_, pass.batch, cache);
     ops.cached_attention(qkv, shape_, pass.reads != nullptr ? *pass.reads : pass.batch, cache, mixed);
   }
   return mixed;
@@ -54,7 +54,7 @@ void Attention::append_keys_values(const Pass& pass, const Tensor& rows) const {
   pass.scratch.reset();
   const Tensor qkv = pass.scratch.allocate(rows.dtype, {rows.dim(0), shape_.qkv_columns()});
   pass.ops.matmul(rows, qkv_proj_.front(), {}, qkv, Write::kStore);
-  pass.ops.qk_norm_rope_append(qkv, q_norm_, k_norm_, eps_, rope_theta_, shape_, pass.batch,
+  pass.ops.qk_norm_rope_append(qkv, q_norm_, k_norm_, eps_, rope_, shape_, pass.batch,
                                pass.cache != nullptr ? pass.cache->key_values : KeyValueCache());
 }
 

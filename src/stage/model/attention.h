@@ -27,7 +27,8 @@ class Attention {
   void project(const Pass& pass, const Norm& norm, const Tensor& qkv) const;
 
   AttentionShape shape_;
-  float eps_, rope_theta_;
+  float eps_;
+  Rope rope_;
   // [(heads + 2 kv_heads) head_dim, hidden]: the rows of q, then of k, then of v. Three tensors if only some of the
   // three are fp8.
   std::vector<Tensor> qkv_proj_;

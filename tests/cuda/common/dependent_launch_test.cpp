@@ -240,7 +240,7 @@ void expect_keys_of_own_layer(AttentionShape shape) {
     for (int64_t layer = 0; layer < layers; ++layer) {
       steps.push_back([&, layer](Ops& ops) { ops.norm_matmul(residual, norm, 1e-5f, in->at(layer), {}, normed, qkv); });
       steps.push_back([&](Ops& ops) {
-        ops.qk_norm_rope_append(qkv, head_norm, head_norm, 1e-5f, 1e6f, shape, sequences.batch, cache);
+        ops.qk_norm_rope_append(qkv, head_norm, head_norm, 1e-5f, {1e6f}, shape, sequences.batch, cache);
       });
       steps.push_back([&](Ops& ops) { ops.cached_attention(qkv, shape, sequences.batch, cache, mixed); });
       steps.push_back([&, layer](Ops& ops) { ops.matmul(mixed, back->at(layer), {}, residual, Write::kAdd); });
@@ -293,7 +293,7 @@ TEST(CudaDependentLaunchTest, EveryStepReadsThePositionsThatWereCopiedForIt) {
         on_gpu([&](Ops& ops) {
           gpu().copy(gpu().compute(), there.data(), staging.data() + static_cast<size_t>(step) * bytes, bytes);
           if (apart) gpu().compute().drain();
-          ops.qk_norm_rope(rows.rows(step * tokens, tokens), norm, norm, 1e-5f, 1e6f, shape, batch);
+          ops.qk_norm_rope(rows.rows(step * tokens, tokens), norm, norm, 1e-5f, {1e6f}, shape, batch);
         });
         if (apart) gpu().compute().drain();
       }

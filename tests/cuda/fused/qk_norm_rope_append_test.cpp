@@ -51,12 +51,12 @@ struct CudaQkNormRopeAppendTest : ::testing::Test {
       const Batch& batch = sequences.batch;
       const Result apart =
           run(rows, sequences, shape, page, [&](Ops& ops, const Tensor& x, const KeyValueCache& cache) {
-            ops.qk_norm_rope(x, q, k, 1e-5f, 1e6f, shape, batch);
+            ops.qk_norm_rope(x, q, k, 1e-5f, {1e6f}, shape, batch);
             ops.append_keys_values(x, shape, batch, cache);
           });
       const Result together =
           run(rows, sequences, shape, page, [&](Ops& ops, const Tensor& x, const KeyValueCache& cache) {
-            ops.qk_norm_rope_append(x, q, k, 1e-5f, 1e6f, shape, batch, cache);
+            ops.qk_norm_rope_append(x, q, k, 1e-5f, {1e6f}, shape, batch, cache);
           });
       EXPECT_TRUE(same_bits(together.qkv, apart.qkv));
       EXPECT_TRUE(same_bits(together.keys, apart.keys));

@@ -30,7 +30,7 @@ TEST_F(CudaQkNormRopeTest, ATokensBitsAreItsOwn) {
     const auto turned = [&](int64_t tokens) {
       HostTensor part(act, {tokens, shape.qkv_columns()});
       std::memcpy(part->data, qkv->data, part->bytes());
-      qk_norm_rope(gpu_ops, part, weight, weight, 1e6f, shape, PackedBatch({static_cast<int32_t>(tokens)}));
+      qk_norm_rope(gpu_ops, part, weight, weight, {1e6f}, shape, PackedBatch({static_cast<int32_t>(tokens)}));
       return part;
     };
     const HostTensor all = turned(many);
@@ -42,7 +42,7 @@ TEST_F(CudaQkNormRopeTest, ATokensBitsAreItsOwn) {
 TEST_F(CudaQkNormRopeTest, NoTokens) {
   for (const DType act : kFloatTypes) {
     const HostTensor qkv(act, {0, 64}), weight(act, {8});
-    qk_norm_rope(gpu_ops, qkv, weight, weight, 1e6f, {4, 2, 8}, PackedBatch({}));
+    qk_norm_rope(gpu_ops, qkv, weight, weight, {1e6f}, {4, 2, 8}, PackedBatch({}));
   }
 }
 

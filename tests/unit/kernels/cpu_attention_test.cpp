@@ -27,27 +27,32 @@ TEST_F(QkNormRopeTest, RotatesAsTransformers) { test::check_rope_of_transformers
 
 TEST_F(QkNormRopeTest, EveryTypeAtFarPositions) { test::check_qk_norm_rope(*cpus.all.front(), 30001); }
 
+TEST_F(QkNormRopeTest, TurnsTheFirstPairs) {
+  test::check_qk_norm_rope(*cpus.all.front(), 30001, test::partial_rope_cases());
+}
+
 TEST_F(QkNormRopeTest, RoundsKeysAndValuesToFp8) {
   for (test::OpsUnderTest* cpu : cpus.all) test::check_fp8_keys_values(*cpu);
 }
 
 TEST_F(QkNormRopeTest, AnglesAreRoundedWhereTransformersRoundsThem) {
-  RopeTable table;
-  table.extend(1e6f, 64, 10);
-  table.extend(1e6f, 64, 128000);  // the table grows
+  RopeTable table({1e6f}, 64);
+  table.extend(10);
+  table.extend(128000);  // the table grows
   for (const int64_t i : {1, 7, 20, 31}) {
     const auto power = static_cast<float>(std::pow(1e6, static_cast<double>(static_cast<float>(2 * i) / 64.0f)));
     const float angle = 127999.0f * (1.0f / power);
     EXPECT_EQ(table.cosines(127999)[i], static_cast<float>(std::cos(static_cast<double>(angle))));
     EXPECT_EQ(table.sines(127999)[i], static_cast<float>(std::sin(static_cast<double>(angle))));
   }
-  table.extend(1e4f, 64, 2);  // another model's parameters
-  EXPECT_NEAR(static_cast<double>(table.cosines(1)[16]), std::cos(std::pow(1e4, -0.5)), 1e-7);
+  EXPECT_FALSE(table.is_of({1e4f}, 64) || table.is_of({1e6f, 8}, 64) || table.is_of({1e6f}, 128));
 }
 
 TEST_F(AttentionTest, AgreesWithTransformers) { test::check_attention_of_transformers(cpus.all); }
 
 TEST_F(AttentionTest, EveryTypeShapeAndLength) { test::check_attention(cpus.all); }
+
+TEST_F(AttentionTest, ReadsTheKeysOfItsWindow) { test::check_attention(cpus.all, test::window_cases()); }
 
 TEST_F(AttentionTest, RowsOfDraftersReadToTheEndOfTheirBlock) { test::check_block_attention(cpus.all, 70); }
 
@@ -90,7 +95,7 @@ TEST_F(AttentionTest, NoTokens) {
   const PackedBatch none({});
   const AttentionShape shape{4, 2, 8};
   HostTensor qkv(DType::kF32, {0, 64}), out(DType::kF32, {0, 32}), weight(DType::kF32, {8});
-  ops.qk_norm_rope(qkv, weight, weight, 1e-5f, 1e6f, shape, none.batch);
+  ops.qk_norm_rope(qkv, weight, weight, 1e-5f, {1e6f}, shape, none.batch);
   ops.attention(qkv, shape, none.batch, out);
 }
 

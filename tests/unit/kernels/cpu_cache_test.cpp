@@ -66,13 +66,20 @@ struct CachedAttentionTest : CacheFixture {
 
 TEST_F(CachedAttentionTest, HasTheBitsOfWholeSamples) {
   for (const DType act : kFloatTypes)
-    for (const AttentionShape shape : {AttentionShape{8, 2, 24}, {4, 1, 64}, {3, 3, 10}})
+    for (const AttentionShape shape : {AttentionShape{8, 2, 24},
+                                       {4, 1, 64},
+                                       {3, 3, 10},
+                                       {4, 2, 16, false, 1},
+                                       {4, 2, 16, false, 7, true},
+                                       {4, 2, 16, false, 29},
+                                       {3, 1, 10, false, 100, true}})
       for (const Simd* simd : available_simd()) check(act, shape, *simd);
 }
 
 TEST_F(CachedAttentionTest, OfFp8HasTheBitsOfRoundedSamples) {
   for (const DType act : kFloatTypes)
-    for (const AttentionShape shape : {AttentionShape{8, 2, 24, true}, {4, 1, 64, true}, {3, 3, 10, true}})
+    for (const AttentionShape shape :
+         {AttentionShape{8, 2, 24, true}, {4, 1, 64, true}, {3, 3, 10, true}, {4, 2, 16, true, 9, true}})
       for (const Simd* simd : available_simd()) check(act, shape, *simd);
 }
 
@@ -81,7 +88,7 @@ TEST_F(CachedShortConvTest, HasTheBitsOfWholeSamples) {
   const int64_t hidden = 37;
   ThreadPool one(1);
   for (const DType act : {DType::kF32, DType::kBf16, DType::kF16})
-    for (const int64_t length : {1, 2, 3, 5})
+    for (const int64_t length : {1, 2, 3, 5, 7, 8})
       for (const bool with_bias : {false, true}) {
         HostTensor bcz(act, {samples.tokens(), 3 * hidden}), expected(act, {samples.tokens(), hidden});
         HostTensor weight(DType::kBf16, {hidden, 1, length}), bias(DType::kBf16, {hidden});
@@ -164,7 +171,7 @@ TEST_F(CachedShortConvTest, BlocksHaveTheBitsOfWholeSamples) {
   const int64_t hidden = 37;
   std::mt19937 random(3);
   for (const DType act : {DType::kF32, DType::kBf16})
-    for (const int64_t length : {1, 2, 3, 5})
+    for (const int64_t length : {1, 2, 3, 5, 7, 8})
       for (const int32_t block : {1, 2, 3, 4, 9}) {
         HostTensor bcz(act, {samples.tokens(), 3 * hidden}), expected(act, {samples.tokens(), hidden});
         HostTensor weight(DType::kBf16, {hidden, 1, length});
@@ -195,7 +202,7 @@ TEST_F(CachedShortConvTest, KeepsTheStatesAtTheEndsOfPages) {
   const PackedBatch samples({1, 60, 7, 23});
   const int64_t hidden = 37, count = samples.batch.sequences;
   for (const DType act : {DType::kF32, DType::kBf16})
-    for (const int64_t length : {1, 2, 3, 5})
+    for (const int64_t length : {1, 2, 3, 5, 7, 8})
       for (const int64_t page : {1, 3, 16})
         for (const int32_t chunk : {1, 5, 100}) {
           HostTensor bcz(act, {samples.tokens(), 3 * hidden}), expected(act, {samples.tokens(), hidden});

@@ -23,6 +23,8 @@ struct CpuOpsFixture : ::testing::TestWithParam<const Simd*> {
 };
 using EmbedTest = CpuOpsFixture;
 using RmsNormTest = CpuOpsFixture;
+using AddNormTest = CpuOpsFixture;
+using GateHeadsTest = CpuOpsFixture;
 using ShortConvTest = CpuOpsFixture;
 using SwigluTest = CpuOpsFixture;
 using GatherRowsTest = CpuOpsFixture;
@@ -51,6 +53,22 @@ TEST_P(RmsNormTest, RefusesOtherShapesAndIntegers) {
     EXPECT_THROW(ops.rms_norm(integers, weight, 1e-5f, integers), Error) << rows;
     EXPECT_THROW(ops.rms_norm(x, integer_weight, 1e-5f, x), Error) << rows;
   }
+}
+
+TEST_P(AddNormTest, AddsTheNormAndMakesTheNextOne) { test::check_add_norm(cpu); }
+
+TEST_P(AddNormTest, RefusesOtherShapes) {
+  const HostTensor x(DType::kF32, {3, 5}), weight(DType::kF32, {5}), narrower(DType::kF32, {3, 4});
+  EXPECT_THROW(ops.add_norm(x, weight, 1e-5f, narrower, {}, 0, {}), Error);
+  EXPECT_THROW(ops.add_norm(x, weight, 1e-5f, x, weight, 0, narrower), Error);
+}
+
+TEST_P(GateHeadsTest, EveryTypeAndShape) { test::check_gate_heads(cpu); }
+
+TEST_P(GateHeadsTest, RefusesOtherShapes) {
+  const HostTensor qkv(DType::kF32, {3, 4 * 2 + 2}), out(DType::kF32, {3, 4}), narrower(DType::kF32, {3, 2});
+  EXPECT_THROW(ops.gate_heads(qkv, {2, 1, 2, false, 0, true}, narrower), Error);
+  EXPECT_THROW(ops.gate_heads(qkv, {2, 1, 2}, out), Error);  // without gates
 }
 
 TEST_P(ShortConvTest, AgreesWithTransformers) { test::check_short_conv_of_transformers(cpu); }
@@ -182,7 +200,9 @@ TEST_P(RmsNormTest, NoTokensIsFineForEveryRowOperator) {
 
 std::string simd_name(const testing::TestParamInfo<const Simd*>& info) { return info.param->name; }
 INSTANTIATE_TEST_SUITE_P(Simd, ExponentialTest, testing::ValuesIn(available_simd()), simd_name);
+INSTANTIATE_TEST_SUITE_P(Simd, AddNormTest, testing::ValuesIn(available_simd()), simd_name);
 INSTANTIATE_TEST_SUITE_P(Simd, EmbedTest, testing::ValuesIn(available_simd()), simd_name);
+INSTANTIATE_TEST_SUITE_P(Simd, GateHeadsTest, testing::ValuesIn(available_simd()), simd_name);
 INSTANTIATE_TEST_SUITE_P(Simd, GatherRowsTest, testing::ValuesIn(available_simd()), simd_name);
 INSTANTIATE_TEST_SUITE_P(Simd, InsertDrawnTest, testing::ValuesIn(available_simd()), simd_name);
 INSTANTIATE_TEST_SUITE_P(Simd, RmsNormTest, testing::ValuesIn(available_simd()), simd_name);
