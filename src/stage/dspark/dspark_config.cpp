@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <span>
 
 #include "base/error.h"
 #include "base/json/json.h"
@@ -49,6 +50,26 @@ constexpr std::string_view kOwnKeys[] = {"target_layer_ids", "num_target_layers"
                                          "block_size",       "markov_rank",        "enable_confidence_head",
                                          "rope_theta",       "rope_is_neox_style", "confidence_head_with_markov",
                                          "num_hidden_layers"};
+// The other keys of the root that are read, and those that change no draft: transformers writes them for every model,
+// or they are of training.
+constexpr std::string_view kRootKeys[] = {
+    "architectures", "vocab_size",        "hidden_size",  "num_attention_heads", "num_key_value_heads",
+    "head_dim",      "intermediate_size", "rms_norm_eps", "rope_parameters",     "max_position_embeddings",
+    "layer_types",   "dflash_config",     "dspark_config"};
+constexpr std::string_view kHarmlessKeys[] = {"model_type",         "dtype",
+                                              "torch_dtype",        "transformers_version",
+                                              "auto_map",           "_name_or_path",
+                                              "name_or_path",       "bos_token_id",
+                                              "eos_token_id",       "pad_token_id",
+                                              "sep_token_id",       "tie_word_embeddings",
+                                              "use_cache",          "return_dict",
+                                              "initializer_range",  "attention_dropout",
+                                              "max_window_layers",  "output_hidden_states",
+                                              "output_attentions",  "chunk_size_feed_forward",
+                                              "is_encoder_decoder", "is_decoder",
+                                              "problem_type",       "id2label",
+                                              "label2id",           "num_anchors",
+                                              "max_anchors"};
 
 class DrafterKeys {
  public:
@@ -57,9 +78,12 @@ class DrafterKeys {
       const auto own = json.find(name);
       if (own == json.end()) continue;
       if (!own->is_object()) fail(fmt::format("\"{}\" is {}, expected an object", name, json_excerpt(*own)));
-      for (const auto& [key, value] : own->items()) expect_own_key(name, key);
+      for (const auto& [key, value] : own->items())
+        if (!is_own(key)) refuse(fmt::format("{}.{}", name, key));
       objects_.push_back(&*own);
     }
+    for (const auto& [key, value] : json.items())
+      if (!value.is_null() && !is_own(key) && !is_in(kRootKeys, key) && !is_in(kHarmlessKeys, key)) refuse(key);
     objects_.push_back(&json);
   }
 
@@ -136,12 +160,15 @@ class DrafterKeys {
   [[noreturn]] void fail(const std::string& message) const { throw Error(ExitCode::kData, what_ + ": " + message); }
 
  private:
-  void expect_own_key(const std::string& object, const std::string& key) const {
-    const auto is_it = [&](std::string_view known) { return known == key; };
-    const bool has_value = std::ranges::any_of(kComputedValues, is_it, &ComputedValue::key);
-    if (!has_value && std::ranges::none_of(kOwnKeys, is_it))
-      fail(fmt::format("\"{}.{}\" is not known, so its drafts may not be computed: expected another drafter", object,
-                       key));
+  static bool is_in(std::span<const std::string_view> keys, std::string_view key) {
+    return std::ranges::find(keys, key) != keys.end();
+  }
+  static bool is_own(std::string_view key) {
+    return is_in(kOwnKeys, key) ||
+           std::ranges::find(kComputedValues, key, &ComputedValue::key) != std::end(kComputedValues);
+  }
+  [[noreturn]] void refuse(std::string_view key) const {
+    fail(fmt::format("\"{}\" is not known, so its drafts may not be computed: expected another drafter", key));
   }
 
   const Json& json_;

@@ -36,6 +36,11 @@ TEST(DsparkConfigTest, PublishedKeysAreRead) {
   EXPECT_EQ(config.blocks.head_dim, 8);
   EXPECT_EQ(config.blocks.rope_theta, 1e6f);
   EXPECT_TRUE(config.rope_pairs);
+  // What transformers writes for every model changes nothing.
+  Json more = config_of_drafter();
+  more.update(
+      {{"transformers_version", "5.0"}, {"use_cache", true}, {"tie_word_embeddings", true}, {"unset", nullptr}});
+  EXPECT_EQ(parse_dspark_config(more.dump(), "c").taps, config.taps);
   // Other places of the same keys, and the default of RoPE.
   Json moved = config_of_drafter();
   moved["dspark_config"] = moved["dflash_config"];
@@ -60,6 +65,7 @@ TEST(DsparkConfigTest, WhatIsNotComputedIsRefusedByName) {
       {R"({"layer_types": ["full_attention"]})", "layer_types"},
       {R"({"rope_parameters": {"rope_type": "yarn"}})", "rope_parameters.rope_type"},
       {R"({"dflash_config": {"new_switch": 1}})", "dflash_config.new_switch"},
+      {R"({"new_switch": false})", "\"new_switch\" is not known"},
       {R"({"dflash_config": {"target_layer_ids": [0, 2, 4]}})", "target_layer_ids"},  // the last layer's
       {R"({"dflash_config": {"target_layer_ids": [2, 0]}})", "target_layer_ids"},
       {R"({"dflash_config": {"mask_token_id": 200}})", "mask_token_id"},
