@@ -57,6 +57,15 @@ inline int64_t characters_of(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xc0) != 0x80; });
 }
 
+// A text for a message: at most 80 bytes of it, and "…" in the place of more.
+inline std::string cut_short(std::string text) {
+  if (text.size() <= 80) return text;
+  size_t end = 80;
+  while ((text[end] & 0xc0) == 0x80) --end;  // no character is cut
+  text.resize(end);
+  return text + "…";
+}
+
 inline void append_utf8(std::string& text, uint32_t point) {
   if (point < 0x80) {
     text += static_cast<char>(point);

@@ -81,12 +81,8 @@ OrderedJson chat_log_probs(const LogProbs& probs, const Tokenizer* tokenizer) {
 std::string token_key(const Tokenizer* tokenizer, int32_t id) {
   const std::string_view bytes = tokenizer != nullptr ? tokenizer->bytes(id) : std::string_view();
   if (bytes.empty()) return fmt::format("token_id:{}", id);
-  Utf8Stream utf8;
-  std::string text;
-  utf8.feed(bytes, text);
-  utf8.flush(text);
-  if (text == bytes) return text;
-  text = "bytes:";
+  if (is_utf8(bytes)) return std::string(bytes);
+  std::string text = "bytes:";
   for (const char byte : bytes) text += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
   return text;
 }

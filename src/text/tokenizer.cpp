@@ -108,9 +108,4 @@ bool Tokenizer::is_special(TokenId id) const {
   return id >= 0 && static_cast<size_t>(id) < state_->special.size() && state_->special[static_cast<size_t>(id)];
 }
 
-std::optional<TokenId> Tokenizer::bos() const {
-  if (state_->before.empty()) return std::nullopt;
-  return state_->before.front();
-}
-
 }  // namespace lfm2

@@ -53,8 +53,6 @@ class Tokenizer {
   // The bytes of an id; empty if it has no token.
   std::string_view bytes(TokenId id) const;
   bool is_special(TokenId id) const;
-  // The id that encode() puts first with add_special_tokens, if there is one.
-  std::optional<TokenId> bos() const;
 
  private:
   struct State;

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file_kind.h"
 #include "base/json/large_json.h"
+#include "base/utf8.h"
 
 template class nlohmann::basic_json<>;
 template class nlohmann::ordered_map<std::string, nlohmann::ordered_json>;
@@ -120,14 +121,6 @@ class OrderedBuilder : public nlohmann::json_sax<OrderedJson> {
   std::string key_;
   size_t at_ = 0;  // index of key_
 };
-
-std::string cut_short(std::string text) {
-  if (text.size() <= 80) return text;
-  size_t end = 80;
-  while ((text[end] & 0xc0) == 0x80) --end;  // no character is cut
-  text.resize(end);
-  return text + "…";
-}
 
 void refuse_nul(std::string_view text, const std::string& what) {
   if (const std::string_view kind = file_kind(text); !kind.empty())

@@ -10,7 +10,6 @@ namespace lfm2::grammar {
 struct Limits {
   size_t text_bytes = size_t{1} << 20;         // of a schema, a pattern or a grammar as text
   uint32_t depth = 100;                        // of values, schemas and groups inside each other
-  size_t schema_nodes = 50'000;                // objects and lists of a schema
   size_t expression_nodes = 1'000'000;         // of an Expressions
   size_t expression_bytes = size_t{64} << 20;  // memory of an Expressions, tables included
   uint64_t expression_steps = 5'000'000;       // work of an Expressions while a grammar is compiled

@@ -24,7 +24,6 @@ struct Symbol {
   static Symbol rule(RuleId rule) { return {Kind::kRule, static_cast<uint32_t>(rule)}; }
 
   Expr expression() const { return static_cast<Expr>(value); }
-  TokenId token_id() const { return static_cast<TokenId>(value); }
   RuleId rule_id() const { return static_cast<RuleId>(value); }
   bool operator==(const Symbol&) const = default;
 

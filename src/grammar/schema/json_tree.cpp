@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
 
 #include "base/json/json.h"
+#include "base/utf8.h"
 #include "grammar/expression/refusal.h"
 
 namespace lfm2::grammar {
@@ -136,11 +138,7 @@ JsonTree::JsonTree(std::string_view text) {
 std::string excerpt(const JsonNode& value) {
   std::string text;
   append_excerpt(value, text);
-  if (text.size() <= 80) return text;
-  size_t end = 80;
-  while ((text[end] & 0xc0) == 0x80) --end;  // no character is cut
-  text.resize(end);
-  return text + "…";
+  return cut_short(std::move(text));
 }
 
 }  // namespace lfm2::grammar

@@ -28,16 +28,6 @@ void for_each_field(MaybeConst<TimesMessage> auto& times, const auto& each) {
   each(times.total);
 }
 
-// Removes the tokens of the next entry from those of a step.
-std::span<DrawnToken> next_entry(std::span<DrawnToken>& left) {
-  const auto drafts = static_cast<size_t>(left.front().drafts);
-  size_t count = 1;
-  while (count <= drafts && left[count - 1].drafted && !left[count - 1].ends) ++count;
-  const std::span<DrawnToken> own = left.first(count);
-  left = left.subspan(count);
-  return own;
-}
-
 }  // namespace
 
 Generator::Generator(const StageLinks& links, const GenerationPlan& plan, DType compute, bool traced)
@@ -191,8 +181,8 @@ bool Generator::make_drafts(Unread& step) {
   std::span<DrawnToken> left(step.tokens);
   int32_t drawing = 0;
   for (const auto& [index, slot, position] : step.wanted) {
-    while (drawing++ < index) next_entry(left);
-    const std::span<DrawnToken> own = next_entry(left);
+    while (drawing++ < index) pop_entry(left, left.front().drafts);
+    const std::span<DrawnToken> own = pop_entry(left, left.front().drafts);
     const CachedSequence& sequence = table_->sequence(slot);
     if (own.back().ends || !sequence.used) continue;
     step.last_tokens.push_back(static_cast<size_t>(&own.back() - step.tokens.data()));

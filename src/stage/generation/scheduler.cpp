@@ -231,7 +231,7 @@ std::vector<Scheduler::Arrival> Scheduler::on_tokens(std::vector<DrawnToken> tok
   std::span<DrawnToken> left(tokens);
   for (const auto& [slot, drafts] : flight.drawing) {
     Sequence& sequence = at(slot);
-    const std::span<DrawnToken> own = take_tokens(left, drafts);
+    const std::span<DrawnToken> own = pop_entry(left, drafts);
     if (sequence.voided > 0) {  // its step followed a wrong draft
       --sequence.voided;
       continue;

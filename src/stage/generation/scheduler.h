@@ -163,7 +163,6 @@ class Scheduler {
   void measure(const Flight& flight);
   int64_t room_for_drafts(int32_t slot, int64_t wanted);
   static void read_ahead(Sequence& sequence);
-  static std::span<DrawnToken> take_tokens(std::span<DrawnToken>& left, int32_t drafts);
   bool streams(const Sequence& sequence) const;
   void stream_draft();
   bool on_streamed(Sequence& sequence, DrawnToken& drawn);

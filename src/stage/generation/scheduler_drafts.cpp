@@ -194,18 +194,6 @@ void Scheduler::read_ahead(Sequence& sequence) {
   sequence.drafter->read(tokens.first(std::min(static_cast<size_t>(sequence.num_computed), tokens.size())));
 }
 
-// Removes the tokens of the next sequence, of an entry with `drafts` drafts, from those of a step.
-std::span<DrawnToken> Scheduler::take_tokens(std::span<DrawnToken>& left, int32_t drafts) {
-  size_t count = 0;
-  do {
-    expect(count < left.size(), "Scheduler: tokens of another step");
-    ++count;
-  } while (std::cmp_less_equal(count, drafts) && left[count - 1].drafted && !left[count - 1].ends);
-  const std::span<DrawnToken> own = left.first(count);
-  left = left.subspan(count);
-  return own;
-}
-
 // After a block returned: goes back to the tokens that were right, so that only their pages are kept.
 void Scheduler::on_verified(Sequence& sequence, int32_t drafts, std::span<const DrawnToken> drawn) {
   const auto accepted = static_cast<int32_t>(std::ranges::count_if(drawn, &DrawnToken::drafted));

@@ -1,9 +1,20 @@
-// The hash over the results of a generation.
+// The tokens of a step, and the hash over the results of a generation.
 #include "stage/pipeline/completion.h"
 
-#include <span>
+#include <utility>
 
 namespace lfm2 {
+
+std::span<DrawnToken> pop_entry(std::span<DrawnToken>& left, int32_t drafts) {
+  size_t count = 0;
+  do {
+    expect(count < left.size(), "pop_entry: tokens of another step");
+    ++count;
+  } while (std::cmp_less_equal(count, drafts) && left[count - 1].drafted && !left[count - 1].ends);
+  const std::span<DrawnToken> own = left.first(count);
+  left = left.subspan(count);
+  return own;
+}
 
 HashSum CompletionHash::of(const Completion& completion) {
   HashSum hash;

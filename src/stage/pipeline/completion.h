@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,6 +68,9 @@ void for_each_field(MaybeConst<DrawnToken> auto& one, const auto& each) {
   each(one.token, one.log_prob, one.ends, one.error, one.top_ids, one.top_log_probs, one.prompt, one.hidden, one.drafts,
        one.drafted, one.proposed);
 }
+
+// Removes the tokens of the next entry, which has `drafts` drafts, from those of a step.
+std::span<DrawnToken> pop_entry(std::span<DrawnToken>& left, int32_t drafts);
 
 // Drafts that were made for a text, and those of them that became its tokens.
 struct DraftCounts {

@@ -18,13 +18,7 @@ constexpr uint64_t kMaxBytes = uint64_t{16} << 20;
 std::optional<std::string> read_text(const fs::path& path) {
   std::error_code error;  // opening the file reports the error
   if (fs::status(path, error).type() == fs::file_type::not_found) return std::nullopt;
-  const CheckedFile file(path);
-  if (file.size() > kMaxBytes)
-    throw Error(ExitCode::kData,
-                fmt::format("{}: {} bytes, at most {} are expected", path.string(), file.size(), kMaxBytes));
-  std::string text(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
-  return text;
+  return read_text_file(path, kMaxBytes);
 }
 
 std::optional<ChatTemplateText> read_template(const fs::path& path) {

@@ -38,12 +38,6 @@ int64_t SampleOffsets::sample_of(int64_t token) const {
   return std::upper_bound(list_.begin(), list_.end(), token) - list_.begin() - 1;
 }
 
-int64_t SampleOffsets::first_behind(int64_t token) const {
-  if (!list_.empty()) return std::lower_bound(list_.begin(), list_.end(), token) - list_.begin();
-  if (length_ == 0) return token > 0 ? samples_ : 0;
-  return std::min((token + length_ - 1) / length_, samples_);
-}
-
 bool SampleOffsets::all_have_length(int64_t length) const {
   if (list_.empty()) return samples_ == 0 || (is_even() && length == length_);
   for (int64_t sample = 0; sample < samples_; ++sample)

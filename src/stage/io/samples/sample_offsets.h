@@ -44,8 +44,6 @@ class SampleOffsets {
   }
   int64_t length(int64_t sample) const { return (*this)[sample + 1] - (*this)[sample]; }
   int64_t sample_of(int64_t token) const;  // the sample of a token
-  int64_t first_behind(
-      int64_t token) const;  // the first sample that begins at the token or later; samples() if none does
   bool all_have_length(int64_t length) const;
 
   JobSize job_size() const { return {samples_, end_}; }
