@@ -127,6 +127,22 @@ TEST_F(ResumeTest, WithOtherReplicas) {
   }
 }
 
+// A signal reaches rank 0 when it has no micro-batch left, and another replica still has some.
+TEST_F(ResumeTest, WhileAnotherReplicaIsLate) {
+  const std::vector<std::string> all = job("o.h5", {"--samples", "400", "--micro-batch", "4", "--replicas", "2"});
+  RunningProgram program(stage_command(2, all));
+  for (int i = 0; i < 20000 && !any_finished(folder_ / "o.h5"); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const pid_t late = program.process_of(1);
+  kill(late, SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  kill(program.process_of(0), SIGUSR1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  kill(late, SIGCONT);
+  const Outcome outcome = program.wait();
+  EXPECT_EQ(outcome.exit_code, 75) << outcome.err;
+}
+
 class BegunTest : public ResumeTest {
  protected:
   BegunTest() {

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <span>
-#include <utility>
 
 #include "openai/response.h"
 #include "stage/io/row_places.h"
@@ -39,11 +39,12 @@ class JsonlLines : public OutputFile {
     }
   }
   void finished(int64_t first, int64_t count, const HashSum& results) override {
-    append({.bytes = std::exchange(lines_, {}), .first = first, .count = count, .results = results});
+    append(first, count, lines_, results);
+    lines_.clear();
   }
 
  protected:
-  virtual void append(const RemotePart& lines) = 0;
+  virtual void append(int64_t first, int64_t count, std::string_view lines, const HashSum& results) = 0;
 
   OutputJob job_;
 
@@ -104,7 +105,20 @@ class JsonlOutput : public JsonlLines {
     partial_.drop_unfinished();
     if (job_.kind.score) kept_.assign(content.records.begin(), content.records.end());
   }
-  void receive(const RemotePart& lines) override { append(lines); }
+  // The pieces of some samples come in order, though between those of other ranks.
+  void receive(const RemotePart& piece) override {
+    if (piece.offset == 0) incoming_[piece.first] = partial_.reserve(piece.total);
+    const uint64_t begin = incoming_.at(piece.first);
+    partial_.write(begin + piece.offset, std::as_bytes(std::span(piece.bytes)));
+    if (piece.offset + piece.bytes.size() < piece.total) return;
+    incoming_.erase(piece.first);
+    partial_.finished({.first = piece.first,
+                       .count = piece.count,
+                       .offset = begin,
+                       .bytes = piece.total,
+                       .results = piece.results,
+                       .data_hash = piece.data_hash});
+  }
   void keep() override { partial_.sync(); }
   void commit() override { commit_in_order(partial_, job_.pulse); }
   void start_over() override { partial_.start_over(); }
@@ -121,8 +135,8 @@ class JsonlOutput : public JsonlLines {
   }
 
  private:
-  void append(const RemotePart& lines) override {
-    partial_.append(lines.first, lines.count, std::as_bytes(std::span(lines.bytes)), lines.results);
+  void append(int64_t first, int64_t count, std::string_view lines, const HashSum& results) override {
+    partial_.append(first, count, std::as_bytes(std::span(lines)), results);
   }
   void replay_lines(std::string_view lines, int64_t sample, ResultConsumer& consumer) const {
     for (size_t at = 0; at < lines.size(); ++sample) {
@@ -137,7 +151,8 @@ class JsonlOutput : public JsonlLines {
   }
 
   PartialFile partial_;
-  std::vector<JournalRecord> kept_;  // --score: the lines of an earlier run
+  std::vector<JournalRecord> kept_;       // --score: the lines of an earlier run
+  std::map<int64_t, uint64_t> incoming_;  // where lines begin whose last piece is to come, by their first sample
 };
 
 // Lines of a .jsonl that another rank writes.
@@ -150,14 +165,16 @@ class RemoteLines : public JsonlLines {
   void replay(int64_t, int64_t, ResultConsumer&) const override { expect(false, "RemoteLines: has no lines"); }
 
  private:
-  void append(const RemotePart& lines) override {
-    constexpr size_t kMaxBytes = size_t{1} << 30;
-    if (lines.bytes.size() > kMaxBytes)
-      throw Error(ExitCode::kUnavailable,
-                  fmt::format("samples {} to {}: {} bytes of lines, with --replicas expected at most {}: use one "
-                              "pipeline or an .h5",
-                              lines.first, lines.first + lines.count - 1, lines.bytes.size(), kMaxBytes));
-    job_.send(lines);
+  void append(int64_t first, int64_t count, std::string_view lines, const HashSum& results) override {
+    const uint64_t hash = XXH3_64bits(lines.data(), lines.size());
+    for (size_t done = 0; done < lines.size(); done += RemotePart::kMaxBytes)
+      job_.send({.offset = done,
+                 .bytes = std::string(lines.substr(done, RemotePart::kMaxBytes)),
+                 .first = first,
+                 .count = count,
+                 .results = results,
+                 .total = lines.size(),
+                 .data_hash = hash});
   }
 };
 

@@ -36,15 +36,18 @@ struct EmbeddingLines {
   const SampleErrors* errors = nullptr;
 };
 
-// What a rank that cannot write the output itself sends to the rank that writes it.
+// What a rank that cannot write the output itself sends to the rank that writes it: a piece of rows or of lines.
 struct RemotePart {
-  uint64_t offset = 0;  // of the bytes, if they are rows; lines are appended
+  static constexpr size_t kMaxBytes = size_t{1} << 20;  // so that the writer holds little of what others make
+
+  uint64_t offset = 0;  // of the bytes: of rows in the file, of lines in all pieces of the same samples
   std::string bytes = {};
-  int64_t first = 0, count = 0;  // samples that are finished with these bytes; count 0: none is
-  HashSum results = {};          // of these samples
+  int64_t first = 0, count = 0;       // samples that are finished with the last piece; count 0: none is
+  HashSum results = {};               // of these samples
+  uint64_t total = 0, data_hash = 0;  // of lines: the number and the hash of the bytes of all pieces
 };
 void for_each_field(MaybeConst<RemotePart> auto& part, const auto& each) {  // see base/words.h
-  each(part.offset, part.bytes, part.first, part.count, part.results);
+  each(part.offset, part.bytes, part.first, part.count, part.results, part.total, part.data_hash);
 }
 
 struct OutputJob {

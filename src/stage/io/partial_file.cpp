@@ -185,25 +185,24 @@ void PartialFile::start_journal(const JournalContent& content) {
   syncing_.start();
 }
 
-void PartialFile::finished(int64_t first, int64_t count, const HashSum& results) {
+uint64_t PartialFile::reserve(uint64_t bytes) {
   const std::lock_guard lock(adding_);
-  note({.first = first, .count = count, .results = results});
+  return std::exchange(end_, end_ + bytes);
 }
 
 void PartialFile::append(int64_t first, int64_t count, std::span<const std::byte> bytes, const HashSum& results) {
-  const std::lock_guard lock(adding_);
-  write_fully(file_, end_, bytes, path_);
-  const JournalRecord record{.first = first,
-                             .count = count,
-                             .offset = end_,
-                             .bytes = bytes.size(),
-                             .results = results,
-                             .data_hash = XXH3_64bits(bytes.data(), bytes.size())};
-  end_ += bytes.size();
-  note(record);
+  const uint64_t offset = reserve(bytes.size());
+  write(offset, bytes);
+  finished({.first = first,
+            .count = count,
+            .offset = offset,
+            .bytes = bytes.size(),
+            .results = results,
+            .data_hash = XXH3_64bits(bytes.data(), bytes.size())});
 }
 
-void PartialFile::note(const JournalRecord& record) {
+void PartialFile::finished(const JournalRecord& record) {
+  const std::lock_guard lock(adding_);
   if (journal_) journal_->append(record);
   add_part(record);
   syncing_.note_change();

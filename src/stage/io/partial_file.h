@@ -59,9 +59,10 @@ class PartialFile {
   const std::filesystem::path& path() const { return path_; }
   const FileDescriptor& file() const { return file_; }
 
-  // Records that the samples are in the file, at places that follow from their numbers. Several threads may call this
-  // and append().
-  void finished(int64_t first, int64_t count, const HashSum& results);
+  // Records that the samples are in the file, at places that follow from their numbers or that were reserved. Several
+  // threads may call this, reserve() and append().
+  void finished(const JournalRecord& record);
+  uint64_t reserve(uint64_t bytes);  // the offset of a place at the end, which write() fills
   // Appends the samples' bytes to the file, and records them.
   void append(int64_t first, int64_t count, std::span<const std::byte> bytes, const HashSum& results);
   void read(uint64_t offset, std::span<std::byte> into) const;
@@ -84,7 +85,6 @@ class PartialFile {
   void remove();       // removes the file and its journals after its content was copied elsewhere
 
  private:
-  void note(const JournalRecord& record);
   void add_part(const JournalRecord& record);
   void sync_all();
   void check_name();
@@ -96,7 +96,7 @@ class PartialFile {
   int64_t replica_ = 0;
   bool joins_ = false;
   FileDescriptor file_;
-  std::mutex adding_;           // guards what append() and finished() change
+  std::mutex adding_;           // guards what reserve() and finished() change
   uint64_t end_ = 0;            // the end of the appended bytes
   uint64_t id_ = 0;             // of the journal
   std::deque<FilePart> parts_;  // all finished parts, including earlier runs'

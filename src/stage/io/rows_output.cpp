@@ -102,7 +102,7 @@ class RowsOutput : public OutputFile, private RowConsumer {
   RowConsumer* by_rows() override { return rows_.is_mapped() ? this : nullptr; }
   void consume(const ResultRows& rows) override { rows_.write(rows); }
   void finished(int64_t first, int64_t count, const HashSum& results) override {
-    partial_.finished(first, count, results);
+    partial_.finished({.first = first, .count = count, .results = results});
   }
   void keep() override { partial_.sync(); }
   void commit() override {
@@ -121,7 +121,7 @@ class RowsOutput : public OutputFile, private RowConsumer {
   }
   void receive(const RemotePart& part) override {
     if (!part.bytes.empty()) partial_.write(part.offset, std::as_bytes(std::span(part.bytes)));
-    if (part.count > 0) partial_.finished(part.first, part.count, part.results);
+    if (part.count > 0) finished(part.first, part.count, part.results);
   }
   void replay(int64_t first, int64_t count, ResultConsumer& consumer) const override {
     constexpr int64_t kRows = 256;  // at a time
@@ -156,7 +156,9 @@ class RemoteRows : public OutputFile {
   RemoteRows(const OutputJob& job, const RowOffsets& places) : job_(job), places_(places) {}
   void consume(const ResultRows& rows) override {
     for_each_place(job_, places_, rows, [this](uint64_t offset, std::span<const std::byte> bytes) {
-      job_.send({.offset = offset, .bytes = {reinterpret_cast<const char*>(bytes.data()), bytes.size()}});
+      const std::string_view all(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      for (size_t done = 0; done < all.size(); done += RemotePart::kMaxBytes)
+        job_.send({.offset = offset + done, .bytes = std::string(all.substr(done, RemotePart::kMaxBytes))});
     });
   }
   void finished(int64_t first, int64_t count, const HashSum& results) override {

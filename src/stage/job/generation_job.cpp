@@ -283,7 +283,12 @@ RunEnd GenerationJob::run() {
   const auto receive = [this](WordReader& part) { output_->consume(part.read<Completion>()); };
   const auto after_step = [&](int64_t tokens) {
     progress.add(static_cast<uint64_t>(tokens));
-    if (relay_) relay_->pass(receive);
+    if (!relay_) return;
+    relay_->pass(receive);
+    relay_->wait_for_room([&] {
+      if (requests) requests->poll();
+      relay_->pass(receive);
+    });
   };
   generator_->run(requests.get(), consumers, after_step, stop, token_text(), job_.text.constraints());
   if (requests && !generator_->finished()) requests->stop_others();
@@ -322,7 +327,7 @@ Figures GenerationJob::figures() const {
   if (job_.is_first()) stage.generation = summarize(generator_->generation_times(), generator_->counts());
   stage.not_finite = not_finite();
   if (job_.is_last() && job_.options.results.positions != Positions::kNone) stage.results_xxh3 = hash_.hex();
-  figures.job.micro_batches = generator_->counts().steps;
+  stage.micro_batches = generator_->counts().steps;
   figures.job.largest_micro_batch = generator_->counts().largest_step;
   return figures;
 }

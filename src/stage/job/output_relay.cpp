@@ -8,7 +8,9 @@ namespace lfm2 {
 
 namespace {
 constexpr int kTag = 1;
-constexpr size_t kFewWords = size_t{1} << 22;  // 16 MiB
+constexpr size_t kMaxKept = 4;  // messages of a rank that wait for the writer
+// Messages that one call of pass() receives, because the writer has its own results to write, too.
+constexpr int kMessagesAtOnce = 4;
 }  // namespace
 
 OutputRelay::OutputRelay(const MpiGroup& last_stages, int writer)
@@ -19,9 +21,25 @@ OutputRelay::OutputRelay(const MpiGroup& last_stages, int writer)
       writer_(writer),
       incoming_{MPI_ANY_SOURCE, kTag} {}
 
-size_t OutputRelay::kept() {
+bool OutputRelay::has_room() {
   const std::lock_guard lock(mutex_);
-  return words_.size();
+  return kept_.size() < kMaxKept;
+}
+
+bool OutputRelay::all_sent() {
+  const std::lock_guard lock(mutex_);
+  return kept_.empty() && messages_.all_sent();
+}
+
+void OutputRelay::wait_until_sent() {
+  std::unique_lock lock(mutex_);
+  sent_.wait(lock, [this] { return stopped_ || kept_.size() < kMaxKept; });
+}
+
+void OutputRelay::stop() {
+  const std::lock_guard lock(mutex_);
+  stopped_ = true;
+  sent_.notify_all();
 }
 
 void OutputRelay::pass(const Receive& receive) {
@@ -31,12 +49,16 @@ void OutputRelay::pass(const Receive& receive) {
     std::vector<int32_t> words;
     {
       const std::lock_guard lock(mutex_);
-      words.swap(words_);
+      if (kept_.empty()) return;
+      words = std::move(kept_.front());
+      kept_.pop_front();
+      sent_.notify_all();
     }
-    if (!words.empty()) messages_.send(std::move(words), 0, 0, kTag);
+    messages_.send(std::move(words), 0, 0, kTag);
     return;
   }
-  for (std::vector<int32_t> words; ended_ < others_ && messages_.receive(words, incoming_);) {
+  std::vector<int32_t> words;
+  for (int i = 0; i < kMessagesAtOnce && ended_ < others_ && messages_.receive(words, incoming_); ++i) {
     if (words.empty()) ++ended_;  // the last message of its pipeline in this run
     for (WordReader reader(words); !reader.at_end();) receive(reader);
   }
@@ -51,7 +73,7 @@ void OutputRelay::wait(const std::function<bool()>& done, const std::function<vo
 }
 
 void OutputRelay::wait_for_room(const std::function<void()>& poll) {
-  if (!receives()) wait([this] { return kept() < kFewWords; }, poll);
+  if (!receives()) wait([this] { return has_room(); }, poll);
 }
 
 void OutputRelay::end(const Receive& receive) {
@@ -63,7 +85,7 @@ void OutputRelay::end(const Receive& receive) {
     ended_ = 0;
     return;
   }
-  wait([this] { return kept() == 0 && messages_.all_sent(); }, [this] { pass({}); });
+  wait([this] { return all_sent(); }, [this] { pass({}); });
   messages_.send({}, 0, 0, kTag);
 }
 

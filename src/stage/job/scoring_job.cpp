@@ -277,7 +277,10 @@ void ScoringJob::open_output() {
                                                   job_.options.timeout_seconds, "output file");
   if (!job_.is_last() || job_.makes_output()) return;
   OutputJob part = job_.output_job();
-  part.send = [this](const RemotePart& one) { relay_->add(one); };
+  part.send = [this](const RemotePart& one) {
+    relay_->wait_until_sent();
+    relay_->add(one);
+  };
   output_ = job_.own(join_output(job_.options.output, shared, part));
 }
 
@@ -347,20 +350,25 @@ RunEnd ScoringJob::run() {
   const std::unique_ptr<BatchSource> source =
       make_source([&](int64_t samples) { progress.add(static_cast<uint64_t>(samples)); });
   const auto receive = [this](WordReader& part) { output_->receive(part.read<RemotePart>()); };
-  const auto poll = [&] {
+  const auto pass = [&] {
     if (source) source->poll();
     if (relay_) relay_->pass(receive);
+  };
+  const auto poll = [&] {
+    pass();
+    if (relay_) relay_->wait_for_room(pass);  // this wait names the writer, where a wait for results names nobody
   };
   const auto on_micro_batch = [&](const MicroBatch& done) {
     progress.add(static_cast<uint64_t>(done.samples));
     if (source) source->passed_on(done.samples);
-    if (relay_) relay_->wait_for_room(poll);
   };
   try {
     scorer_->run(source.get(), consumers, on_micro_batch, stop_requested, poll);
-    if (source) source->end(!scorer_->finished(), job_.world.watchdog(), poll);
+    const auto stop = [this] { return !scorer_->finished() || stop_requested(); };
+    if (source) source->end(stop, job_.world.watchdog(), poll);
     if (relay_) relay_->end(receive);
   } catch (...) {
+    if (relay_) relay_->stop();
     scorer_->stop_results();  // its thread calls consumers that are destroyed here
     throw;
   }
@@ -388,8 +396,8 @@ Figures ScoringJob::figures() const {
     if (scores_) stage.scores = scores_->sums();
     if (job_.options.results.positions != Positions::kNone) stage.results_xxh3 = hash_->hex();
   }
+  stage.micro_batches = scorer_->micro_batches();
   JobReport& job = figures.job;
-  job.micro_batches = scorer_->micro_batches();
   job.largest_micro_batch = plan_.max_samples;
   job.devices = job_.machine.devices.of_ranks(0, job_.pipeline.size());
   job.scored_words = job_.samples->all().scored_words;

@@ -39,7 +39,7 @@ std::string generation_lines(const JobReport& report) {
   const auto generated = static_cast<double>(generation.tokens), tokens = static_cast<double>(report.tokens);
   std::string text = fmt::format("{:<10} {}, {} in all, {} generated in {:.3f} s: {} of up to {}\n", "job",
                                  counted(report.samples, "prompt"), counted(report.tokens, "token"),
-                                 counted(generation.tokens, "token"), seconds, counted(report.micro_batches, "step"),
+                                 counted(generation.tokens, "token"), seconds, counted(report.micro_batches(), "step"),
                                  counted(report.largest_micro_batch, "sequence"));
   text +=
       fmt::format("{:<10} {:.0f} generated tokens/s, {:.0f} tokens/s with the prompts', {:.1f} samples/s\n", "speed",
@@ -64,7 +64,7 @@ std::string scoring_lines(const JobReport& report) {
   const double seconds = report.median_seconds();
   return fmt::format("{:<10} {}, {}, {} in {:.3f} s: {} micro-batch{} of up to {}\n", "job",
                      counted(report.samples, "sample"), counted(report.tokens, "token"), results_text(report.results),
-                     seconds, report.micro_batches, report.micro_batches == 1 ? "" : "es",
+                     seconds, report.micro_batches(), report.micro_batches() == 1 ? "" : "es",
                      counted(report.largest_micro_batch, "sample")) +
          fmt::format("{:<10} {:.1f} samples/s, {:.0f} tokens/s\n", "speed",
                      static_cast<double>(report.samples) / seconds, static_cast<double>(report.tokens) / seconds);

@@ -60,7 +60,7 @@ void add_layers(const LayerRange& layers, OrderedJson& json) {
 }
 
 OrderedJson as_json(const StageReport& report) {
-  OrderedJson json = {{"rank", report.rank}, {"stage", report.stage}};
+  OrderedJson json = {{"rank", report.rank}, {"stage", report.stage}, {"micro_batches", report.micro_batches}};
   add_layers(report.pieces.front(), json);
   json.update({{"host", report.host},
                {"device", report.device},
@@ -90,7 +90,18 @@ OrderedJson as_json(const StageReport& report) {
   return json;
 }
 
+// The schedule of the first replica stands for those of all.
+int64_t micro_batches_of_first(const std::vector<StageReport>& stages) {
+  return stages.empty() ? 0 : stages.front().micro_batches;
+}
+
 }  // namespace
+
+int64_t JobReport::micro_batches() const {
+  int64_t sum = 0;
+  for (const StageReport& report : stages) sum += report.stage == 0 ? report.micro_batches : 0;
+  return sum;
+}
 
 double JobReport::median_seconds() const {
   std::vector<double> sorted = seconds;
@@ -121,6 +132,7 @@ double JobReport::lost_share() const {
 }
 
 std::optional<double> JobReport::scheduled_lost_share() const {
+  const int64_t micro_batches = micro_batches_of_first(stages);
   if (generation || micro_batches == 0) return {};
   const int64_t ring = std::ssize(stages) / replicas;
   PipelineCosts costs{.shape = {.stages = ring, .pieces = virtual_stages},
@@ -157,6 +169,7 @@ std::optional<double> JobReport::scheduled_lost_share() const {
 }
 
 double JobReport::ideal_lost_share() const {
+  const int64_t micro_batches = micro_batches_of_first(stages);
   if (micro_batches == 0) return 0;  // nothing to do: every line was refused, or finished before
   // Turns of one micro-batch on a stage. Before a micro-batch can come round a ring again, the first one passes all
   // ranks.
@@ -251,7 +264,7 @@ std::string to_json(const JobReport& report) {
                       {"error_answers", report.error_answers},
                       {"not_finite", as_json(report.not_finite)},
                       {"replicas", report.replicas},
-                      {"micro_batches", report.micro_batches},
+                      {"micro_batches", report.micro_batches()},
                       {"largest_micro_batch", report.largest_micro_batch},
                       {"positions", positions_name(report.results)},
                       {"top_logprobs", report.results.top_k},

@@ -36,6 +36,7 @@ GenerationReport summarize(const GenerationTimes& times, const GenerationCounts&
 // The figures of one rank.
 struct StageReport {
   int64_t rank = 0, stage = 0;
+  int64_t micro_batches = 0;                     // micro-batches or steps, of the last run
   std::vector<LayerRange> pieces{LayerRange{}};  // the rank's layers; several with interleaved stages
   std::string host, device;
   double load_seconds = 0;
@@ -48,9 +49,9 @@ struct StageReport {
   NotFinite not_finite = {};                   // on last stages
 };
 void for_each_field(MaybeConst<StageReport> auto& report, const auto& each) {  // see base/words.h
-  each(report.rank, report.stage, report.pieces, report.host, report.device, report.load_seconds, report.weight_bytes,
-       report.activation_bytes, report.cache_bytes, report.peak_host_bytes, report.times, report.results_xxh3,
-       report.verdict, report.generation, report.scores, report.not_finite);
+  each(report.rank, report.stage, report.micro_batches, report.pieces, report.host, report.device, report.load_seconds,
+       report.weight_bytes, report.activation_bytes, report.cache_bytes, report.peak_host_bytes, report.times,
+       report.results_xxh3, report.verdict, report.generation, report.scores, report.not_finite);
 }
 
 struct JobReport {
@@ -59,11 +60,10 @@ struct JobReport {
   std::vector<AdapterId> adapters = {};    // that were merged into the weights
   int64_t layers = 0, virtual_stages = 1;  // pieces of layers on each rank
   int64_t samples = 0, tokens = 0, replicas = 1;
-  int64_t error_answers = 0;  // refused batch lines, which are answered with an error
-  int64_t kept_samples = 0;   // --resume: samples that an earlier run finished; not counted in `samples`
-  // Of the first replica: micro-batches or steps, and samples in the largest one.
-  int64_t micro_batches = 0, largest_micro_batch = 0;
-  std::vector<int> devices = {};  // [stages] of the first replica, for replay(); empty if no ranks share a device
+  int64_t error_answers = 0;        // refused batch lines, which are answered with an error
+  int64_t kept_samples = 0;         // --resume: samples that an earlier run finished; not counted in `samples`
+  int64_t largest_micro_batch = 0;  // samples in the largest micro-batch or step of the first replica
+  std::vector<int> devices = {};    // [stages] of the first replica, for replay(); empty if no ranks share a device
   ResultKind results;
   std::optional<GenerationReport> generation;
   std::optional<ScoreSums> scores = {};          // --score: of all samples, including an earlier run's
@@ -74,6 +74,7 @@ struct JobReport {
   std::string results_xxh3;  // hash of all results; empty without results
   std::optional<Verdict> verdict;
 
+  int64_t micro_batches() const;  // micro-batches or steps of all replicas
   double median_seconds() const;
   double load_seconds() const;  // load time of the slowest stage
   double lost_share() const;    // 1 - mean busy / total of the longest stage, of the last run

@@ -76,9 +76,9 @@ void FrontBatches::stop_others() {
     if (!other.ended) other.peer.send(BatchOrder{.stop = true});
 }
 
-void FrontBatches::end(bool stopped, Watchdog& watchdog, const std::function<void()>& poll) {
-  if (stopped) stop_others();
+void FrontBatches::end(const std::function<bool()>& stop, Watchdog& watchdog, const std::function<void()>& poll) {
   wait_idle(watchdog, [&] {
+    if (stop()) stop_others();
     poll();
     return std::ranges::all_of(others_, &Other::ended);
   });
@@ -107,8 +107,8 @@ void RemoteBatches::poll() {
   if (front_.is_word_due()) front_.send(std::exchange(news_, {}));
 }
 
-void RemoteBatches::end(bool stopped, Watchdog&, const std::function<void()>&) {
-  news_.stopped = stopped;
+void RemoteBatches::end(const std::function<bool()>& stop, Watchdog&, const std::function<void()>&) {
+  news_.stopped = stop();
   news_.ended = true;
   front_.send(std::exchange(news_, {}));
 }

@@ -21,9 +21,9 @@ class BatchSource {
   virtual void passed_on(int64_t /*samples*/) {}           // for the progress of all replicas
   virtual bool is_asked_to_stop() const { return false; }  // whether another replica has stopped
   virtual void poll() {}                                   // called in every wait of the run
-  // Called after the run. `stopped`: this replica was asked to stop, and so shall be the others. Rank 0 calls `poll`,
-  // and returns when all replicas have ended.
-  virtual void end(bool /*stopped*/, Watchdog&, const std::function<void()>& /*poll*/) {}
+  // Called after the run. `stop`: whether this replica was asked to stop, and so shall be the others. Rank 0 calls both
+  // functions until all replicas have ended.
+  virtual void end(const std::function<bool()>& /*stop*/, Watchdog&, const std::function<void()>& /*poll*/) {}
 };
 
 // From rank 0 to the first stage of another replica.
@@ -62,7 +62,7 @@ class FrontBatches : public BatchSource {
   std::optional<MicroBatchContent> next() override;
   bool is_asked_to_stop() const override { return stopped_; }
   void poll() override;
-  void end(bool stopped, Watchdog& watchdog, const std::function<void()>& poll) override;
+  void end(const std::function<bool()>& stop, Watchdog& watchdog, const std::function<void()>& poll) override;
 
  private:
   struct Other {
@@ -92,7 +92,7 @@ class RemoteBatches : public BatchSource {
   void passed_on(int64_t samples) override { news_.passed_on += samples; }
   bool is_asked_to_stop() const override { return stopped_; }
   void poll() override;
-  void end(bool stopped, Watchdog& watchdog, const std::function<void()>& poll) override;
+  void end(const std::function<bool()>& stop, Watchdog& watchdog, const std::function<void()>& poll) override;
 
  private:
   ReplicaLinks& links_;

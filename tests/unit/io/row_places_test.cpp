@@ -88,6 +88,55 @@ TEST_F(RowPlacesTest, WhoSeesAnotherFileSendsItsRows) {
     }
 }
 
+// Several ranks send at the same time, so the pieces of one come between those of another.
+TEST_F(RowPlacesTest, LargePartsComeInPieces) {
+  constexpr int64_t kVocab = 300'000;
+  const std::vector<float> values(static_cast<size_t>(4 * kVocab), 0.123456f);
+  const auto rows = [&](int64_t first, int64_t count) {
+    return some_rows({.count = 4, .logits = values}, first, count, first);
+  };
+  for (const char* name : {"o.bin", "o.jsonl"}) {
+    SCOPED_TRACE(name);
+    OutputJob job = this->job({}, 4, kVocab);
+    const auto output = folder_ / name;
+    auto alone = create_output(output, job);
+    alone->consume(rows(0, 4));
+    alone->finished(0, 4, {});
+    alone->commit();
+    const std::string expected = read_bytes(output);
+    std::filesystem::remove(output);
+    auto first = create_output(output, job);
+    std::vector<std::vector<RemotePart>> sent(2);
+    for (const int64_t from : {0, 1}) {
+      job.send = [&](const RemotePart& part) { sent[static_cast<size_t>(from)].push_back(part); };
+      auto other = join_output(folder_ / "elsewhere" / name, first->shared(), job);
+      other->consume(rows(2 * from, 2));
+      other->finished(2 * from, 2, {});
+    }
+    ASSERT_EQ(sent[0].size(), sent[1].size());
+    EXPECT_GT(sent[0].size(), 2u);
+    for (size_t i = 0; i < sent[0].size(); ++i)
+      for (const int from : {1, 0}) {
+        EXPECT_LE(sent[static_cast<size_t>(from)][i].bytes.size(), RemotePart::kMaxBytes);
+        first->receive(sent[static_cast<size_t>(from)][i]);
+      }
+    first->keep();
+    std::optional<JournalContent> journal = read_journals(output, 4);
+    ASSERT_TRUE(journal);
+    EXPECT_EQ(journal->records.size(), 2u);
+    if (std::string(name) == "o.jsonl") {  // what the journal says of the bytes holds
+      first.reset();
+      std::optional<Unfinished> begun = find_unfinished(output, 4);
+      ASSERT_TRUE(begun);
+      first = resume_output(output, job, *begun);
+      EXPECT_EQ(begun->content.records.size(), 2u);
+    }
+    first->commit();
+    EXPECT_TRUE(read_bytes(output) == expected);
+    std::filesystem::remove(output);
+  }
+}
+
 TEST_F(RowPlacesTest, FilesOfOthersStay) {
   for (const char* name : {"o.bin", "o.h5", "o.jsonl"})
     for (const char* ending : {".partial", ".new", ".journal", ".journal.new"}) {

@@ -103,7 +103,6 @@ TEST(ReportTest, FiguresOfTheJob) {
                 .layers = 4,
                 .samples = 10,
                 .tokens = 100,
-                .micro_batches = 5,
                 .largest_micro_batch = 2,
                 .results = {},
                 .generation = GenerationReport{.tokens = 50, .first_token_median = 0.25, .next_token_p95 = 0.125},
@@ -114,6 +113,7 @@ TEST(ReportTest, FiguresOfTheJob) {
   for (const int64_t stage : {0, 1}) {
     job.stages.emplace_back();
     job.stages.back().stage = stage;
+    job.stages.back().micro_batches = 5;
     job.stages.back().pieces = {{2 * stage, 2}};
     job.stages.back().rank = stage;
     job.stages.back().times = {
@@ -130,7 +130,7 @@ TEST(ReportTest, FiguresOfTheJob) {
   job.stages[0].times.total = 2;
   EXPECT_DOUBLE_EQ(job.ideal_lost_share(), 1.0 / 6);
   JobReport nothing_left = job;
-  nothing_left.micro_batches = 0;
+  nothing_left.stages[0].micro_batches = 0;
   EXPECT_EQ(nothing_left.ideal_lost_share(), 0);
   const Json json = Json::parse(to_json(job));
   EXPECT_EQ(json.at("samples_per_second"), 5.0);
@@ -148,6 +148,24 @@ TEST(ReportTest, FiguresOfTheJob) {
   EXPECT_FALSE(json.at("stages")[1].contains("pieces"));
 }
 
+// Each replica counts its own micro-batches, and the job those of all, though every stage of a pipeline has them.
+TEST(ReportTest, MicroBatchesOfAllReplicas) {
+  JobReport job;
+  job.replicas = 2;
+  job.seconds = {1};
+  job.stages.resize(4);
+  for (size_t rank = 0; rank < 4; ++rank) {
+    job.stages[rank].stage = static_cast<int64_t>(rank % 2);
+    job.stages[rank].micro_batches = rank < 2 ? 3 : 7;
+    job.stages[rank].times.busy_with = {1};
+  }
+  const Json json = Json::parse(to_json(job));
+  EXPECT_EQ(json.at("micro_batches"), 10);
+  EXPECT_EQ(json.at("stages")[3].at("micro_batches"), 7);
+  EXPECT_DOUBLE_EQ(job.ideal_lost_share(), 1.0 / 4);  // of the first replica
+  EXPECT_NE(end_table(job).find(": 10 micro-batches of up to "), std::string::npos) << end_table(job);
+}
+
 TEST(ReportTest, PiecesOfARing) {
   JobReport job{.model_type = "lfm2",
                 .dtype = "fp32",
@@ -156,7 +174,6 @@ TEST(ReportTest, PiecesOfARing) {
                 .version = "v",
                 .layers = 8,
                 .virtual_stages = 2,
-                .micro_batches = 5,
                 .results = {},
                 .generation = {},
                 .seconds = {1},
@@ -166,14 +183,15 @@ TEST(ReportTest, PiecesOfARing) {
   for (const int64_t stage : {0, 1}) {
     job.stages.emplace_back();
     job.stages.back().rank = stage;
+    job.stages.back().micro_batches = 5;
     job.stages.back().pieces = {layers_of_blocks(4 * stage, 4 * stage + 3),
                                 layers_of_blocks(9 + 4 * stage, 12 + 4 * stage)};
     job.stages.back().times = {.total = 16, .busy = 10, .busy_with = {5, 5}};
   }
   EXPECT_DOUBLE_EQ(job.ideal_lost_share(), 1.0 / 11);
-  job.micro_batches = 1;  // fewer than stages: it is in one of them at a time
+  job.stages[0].micro_batches = 1;  // fewer than stages: it is in one of them at a time
   EXPECT_DOUBLE_EQ(job.ideal_lost_share(), 0.5);
-  job.micro_batches = 5;
+  job.stages[0].micro_batches = 5;
   const std::string table = end_table(job);
   EXPECT_NE(table.find("8 layers in 2 stages of 2 pieces, "), std::string::npos) << table;
   EXPECT_NE(table.find("  2-3m,6f-7  "), std::string::npos) << table;
@@ -186,11 +204,11 @@ TEST(ReportTest, PiecesOfARing) {
 JobReport two_stages(int64_t pieces, int64_t micro_batches, const std::vector<double>& busy_with) {
   JobReport job;
   job.virtual_stages = pieces;
-  job.micro_batches = micro_batches;
   job.seconds = {1};
   job.stages.resize(2);
   for (size_t stage = 0; stage < 2; ++stage) {
     job.stages[stage].rank = job.stages[stage].stage = static_cast<int64_t>(stage);
+    job.stages[stage].micro_batches = micro_batches;
     job.stages[stage].times.busy_with = busy_with;
   }
   return job;
