@@ -64,6 +64,8 @@ class Api {
   void begin_embeddings(const Unread& unread);
   void submit(const Unread& unread, int32_t first, std::unique_ptr<ResponseBuilder> builder,
               std::vector<Request> requests);
+  static int status_of(const std::exception& error);  // Error(kData) is the client's fault
+  static std::string words_of(const std::exception& error);
   void write_answers();
   void write_large_answers();
   void hand_out(const std::vector<Drawn>& tokens);

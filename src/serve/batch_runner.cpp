@@ -6,6 +6,7 @@
 #include <ctime>
 #include <exception>
 #include <iterator>
+#include <new>
 #include <utility>
 
 #include "base/error.h"
@@ -16,6 +17,9 @@ namespace lfm2::serve {
 namespace {
 
 constexpr std::chrono::seconds kSyncInterval{5};
+// A batch for which there is no memory begins again, as others may free some, and fails after this number of times.
+constexpr std::chrono::seconds kMemoryInterval{2};
+constexpr int kMaxWithoutMemory = 30;
 // A client that waits longer gets the place of a line, and after each interval of more lines.
 constexpr std::chrono::milliseconds kPatience{250}, kYieldInterval{50};
 
@@ -50,6 +54,7 @@ void BatchRunner::guard(const std::string& id, const std::function<void()>& work
   try {
     work();
   } catch (const std::exception& error) {
+    if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr && begins_again(id)) return;
     const auto* own = dynamic_cast<const Error*>(&error);
     if (own != nullptr && own->code() == ExitCode::kStopped) return;  // the next server reads the line again
     const bool of_input = own != nullptr && own->code() == ExitCode::kData;
@@ -58,6 +63,19 @@ void BatchRunner::guard(const std::string& id, const std::function<void()>& work
     const std::string why = of_input ? error.what() : "the server cannot store the batch: its disk may be full";
     end(id, "failed", error_list(of_input ? "invalid_file" : "server_error", why));
   }
+}
+
+// After there was no memory for a batch: forgets what it has begun, which its journal does not list. False if it has
+// had its chances.
+bool BatchRunner::begins_again(const std::string& id) {
+  Batch* const batch = find(id);
+  if (batch == nullptr || ++batch->without_memory > kMaxWithoutMemory) return false;
+  say(fmt::format("lfm2_stage: {} waits for memory", id));
+  drop_lines(id);
+  batch->run.reset();
+  batch->read = false;
+  batch->waits_until = Clock::now() + kMemoryInterval;
+  return true;
 }
 
 // Adds these fields to the object of the batch.
@@ -109,10 +127,14 @@ void BatchRunner::cancel(const std::string& id) {
   });
 }
 
-// The answers that the batch has become files.
-void BatchRunner::end(const std::string& id, const char* status, const OrderedJson& errors) {
+void BatchRunner::drop_lines(const std::string& id) {
   take_back([&](const Open& one) { return one.batch == id; }, SIZE_MAX);
   std::erase_if(again_, [&](const Open& one) { return one.batch == id; });
+}
+
+// The answers that the batch has become files.
+void BatchRunner::end(const std::string& id, const char* status, const OrderedJson& errors) {
+  drop_lines(id);
   BatchStore::Stored& batch = settings_.store->batches().find(id)->second;
   const Batch* const running = find(id);
   OrderedJson object = this->object(batch);
@@ -190,10 +212,11 @@ bool BatchRunner::drawn(const Drawn& token) {
 
 void BatchRunner::write(const Open& ended) {
   Batch* const batch = find(ended.batch);
-  if (batch == nullptr) return;  // it was cancelled meanwhile
+  if (batch == nullptr || batch->run == nullptr) return;  // it was cancelled meanwhile, or begins again
   guard(ended.batch, [&] {
     const BatchLine::Answer answer = ended.line->answer();
     batch->run->write(ended.line->sample(), answer.failed, answer.text);
+    batch->without_memory = 0;
   });
 }
 
@@ -235,7 +258,7 @@ bool BatchRunner::begin_line() {
     return begin_line(std::move(line));
   }
   for (Batch& batch : batches_) {
-    if (batch.read) continue;
+    if (batch.read || batch.waits_until > Clock::now()) continue;
     if (batch.run == nullptr) {
       open(batch);
       return true;

@@ -54,6 +54,8 @@ class BatchRunner {
     std::shared_ptr<const BatchContext> context = {};
     std::unique_ptr<BatchRun> run = {};  // null before the batch's turn, so that it holds no open files
     bool read = false;                   // all lines have begun
+    Clock::time_point waits_until = {};  // after there was no memory
+    int without_memory = 0;              // times in a row that there was none
   };
   struct Open {
     std::string batch;
@@ -64,7 +66,9 @@ class BatchRunner {
   void set(const std::string& id, const OrderedJson& fields);
   void end(const std::string& id, const char* status, const OrderedJson& errors = nullptr);
   void open(Batch& batch);
+  bool begins_again(const std::string& id);
   void take_back(const std::function<bool(const Open&)>& which, size_t most);
+  void drop_lines(const std::string& id);
   void yield();
   void end_answered();  // batches all of whose lines are answered
   void sync();

@@ -3,65 +3,32 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <ctime>
 #include <exception>
-#include <optional>
 #include <span>
 #include <utility>
 
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/standard_streams.h"
-#include "base/utf8.h"
-#include "serve/http/multipart.h"
+#include "serve/batches/batch_requests.h"
 
 namespace lfm2::serve {
 
 namespace {
 
 constexpr std::chrono::milliseconds kTick{50}, kTickOfDownloads{2};
-constexpr size_t kMaxAsked = 256, kPieceBytes = 64 << 10, kMaxNameBytes = 512;
+constexpr std::chrono::seconds kExpiryInterval{1};
+constexpr size_t kMaxAsked = 256, kPieceBytes = 64 << 10;
 constexpr std::string_view kFiles = "/v1/files", kBatches = "/v1/batches";
-constexpr std::array<std::string_view, 3> kEndpoints{"/v1/chat/completions", "/v1/completions", "/v1/embeddings"};
-constexpr int64_t kUsualFiles = 10000, kUsualBatches = 20, kMaxListed = 10000;
+constexpr int64_t kUsualFiles = 10000, kUsualBatches = 20;
+constexpr std::string_view kFull = "the folder of files and batches, or your share of it, is full: delete files first";
 
 http::Response object_answer(const OrderedJson& body) {
   return {.content_type = "application/json", .body = json_text(body)};
 }
 
 http::Response refuse(int status, std::string_view why) { return http::error_response(status, why); }
-
-// The value of a field of the query, as sent in limit=2&after=ID.
-std::optional<std::string> query_field(std::string_view query, std::string_view name) {
-  while (!query.empty()) {
-    const size_t end = std::min(query.find('&'), query.size());
-    const std::string_view field = query.substr(0, end);
-    query.remove_prefix(std::min(end + 1, query.size()));
-    const size_t equals = std::min(field.find('='), field.size());
-    if (field.substr(0, equals) == name) return http::decoded(field.substr(std::min(equals + 1, field.size())));
-  }
-  return {};
-}
-
-const std::string& text_field(const OrderedJson& body, const char* name, std::string_view expected) {
-  const auto found = body.find(name);
-  if (found == body.end() || !found->is_string())
-    throw Error(ExitCode::kData, fmt::format("request: \"{}\" is {}, expected {}", name,
-                                             found == body.end() ? "missing" : json_excerpt(*found), expected));
-  return found->get_ref<const std::string&>();
-}
-
-void check_metadata(const OrderedJson& metadata) {
-  bool fits = metadata.is_object() && metadata.size() <= 16;
-  if (fits)
-    for (const auto& [key, value] : metadata.items())
-      fits = fits && key.size() <= 64 && value.is_string() && value.get_ref<const std::string&>().size() <= 512;
-  if (!fits)
-    throw Error(ExitCode::kData,
-                "request: \"metadata\" is not accepted, expected at most 16 texts of 512 bytes with names of 64 bytes");
-}
 
 }  // namespace
 
@@ -120,6 +87,7 @@ void Batches::queue(http::Request&& request, const http::Responder& responder) {
 }
 
 void Batches::run() {
+  std::chrono::steady_clock::time_point expired{};
   for (bool more = false;;) {
     std::deque<Asked> asked;
     {
@@ -133,6 +101,10 @@ void Batches::run() {
     for (const Asked& one : asked) answer(one);
     send_downloads();
     try {
+      if (const auto now = std::chrono::steady_clock::now(); now - expired >= kExpiryInterval) {
+        expired = now;
+        settings_.store->remove_expired();
+      }
       more = runner_->poll();
     } catch (const std::exception& error) {  // as no memory: the next look may succeed
       more = false;
@@ -197,61 +169,30 @@ http::Response Batches::answer_batches(const http::Request& request) {
 }
 
 http::Response Batches::upload(const http::Request& request) {
-  const std::string* type = request.headers.find("Content-Type");
-  std::optional<http::FormPart> file;
-  std::string purpose;
-  for (const http::FormPart& part : http::parse_form(type != nullptr ? *type : "", request.body)) {
-    if (part.name == "file")
-      file = part;
-    else if (part.name == "purpose")
-      purpose = part.content;
-    else
-      throw Error(ExitCode::kData,
-                  fmt::format("request: \"{}\" is set, which is not supported: leave it out", part.name));
-  }
-  if (purpose != "batch")
-    throw Error(ExitCode::kData, fmt::format("request: \"purpose\" is \"{}\", expected \"batch\"", purpose));
-  if (!file || file->content.empty()) throw Error(ExitCode::kData, "request: \"file\" is missing or empty");
-  const std::string name = file->file_name.value_or("batch.jsonl");
-  if (name.size() > kMaxNameBytes || !is_utf8(name))
-    throw Error(ExitCode::kData, "request: \"file\" has a name that is no UTF-8 of at most 512 bytes");
-  if (!settings_.store->has_room(file->content.size()))
-    return refuse(413, "the server's folder of files and batches is full: delete files first");
+  const std::string owner = owner_of(request);
+  const Upload file = read_upload(request);
+  if (!settings_.store->has_room(owner, file.content.size())) return refuse(413, kFull);
   return object_answer(
-      settings_.store->add_file(BatchStore::new_id("file-"), owner_of(request), name, "batch", file->content).object);
+      settings_.store->add_file(BatchStore::new_id("file-"), owner, file.name, "batch", file.content, file.lifetime)
+          .object);
 }
 
 http::Response Batches::create(const http::Request& request) {
-  const OrderedJson body = parse_ordered_json(request.body, "request");
-  if (!body.is_object()) throw Error(ExitCode::kData, "request: expected an object");
-  const std::string &input = text_field(body, "input_file_id", "the id of a file"),
-                    &endpoint = text_field(body, "endpoint", "a path such as \"/v1/chat/completions\""),
-                    &window = text_field(body, "completion_window", "\"24h\"");
-  if (std::ranges::find(kEndpoints, endpoint) == kEndpoints.end())
-    throw Error(ExitCode::kData, fmt::format("request: \"endpoint\" is \"{}\", expected /v1/chat/completions, "
-                                             "/v1/completions or /v1/embeddings",
-                                             endpoint));
-  if (window != "24h")
-    throw Error(ExitCode::kData, fmt::format("request: \"completion_window\" is \"{}\", expected \"24h\"", window));
-  if (body.contains("output_expires_after") && !body["output_expires_after"].is_null())
-    throw Error(ExitCode::kData, "request: \"output_expires_after\" is set, which is not supported: files are kept");
-  const OrderedJson metadata = body.value("metadata", OrderedJson());
-  if (!metadata.is_null()) check_metadata(metadata);
-  const std::string owner = owner_of(request);
+  const OrderedJson asked = read_batch(request.body);
+  const std::string owner = owner_of(request), input = asked.at("input_file_id");
   const BatchStore::Stored* file = BatchStore::find(settings_.store->files(), input, owner);
   if (file == nullptr || file->object.at("purpose") != "batch")
     throw Error(ExitCode::kData, fmt::format("request: \"input_file_id\" is \"{}\", expected a file with the purpose "
                                              "\"batch\"",
                                              input));
-  if (!settings_.store->has_room(0))
-    return refuse(413, "the server's folder of files and batches is full: delete files first");
+  if (!settings_.store->has_room(owner, 0)) return refuse(413, kFull);
   OrderedJson batch{{"id", BatchStore::new_id("batch_")},
                     {"object", "batch"},
-                    {"endpoint", endpoint},
+                    {"endpoint", asked.at("endpoint")},
                     {"model", settings_.context.facts.model},
                     {"errors", nullptr},
                     {"input_file_id", input},
-                    {"completion_window", window},
+                    {"completion_window", asked.at("completion_window")},
                     {"status", "validating"},
                     {"output_file_id", nullptr},
                     {"error_file_id", nullptr},
@@ -260,7 +201,8 @@ http::Response Batches::create(const http::Request& request) {
                            "cancelling_at", "cancelled_at"})
     batch[time] = nullptr;
   batch["request_counts"] = {{"total", 0}, {"completed", 0}, {"failed", 0}};
-  batch["metadata"] = metadata;
+  batch["metadata"] = asked.at("metadata");
+  batch["output_expires_after"] = asked.at("output_expires_after");
   const std::string id = batch["id"];
   settings_.store->save_batch(owner, batch);
   runner_->begin(id);
@@ -277,9 +219,8 @@ http::Response Batches::cancel(BatchStore::Stored& batch) {
 
 http::Response Batches::remove(const BatchStore::Stored& file) {
   const std::string id = file.object.at("id");
-  for (const auto& [batch, stored] : settings_.store->batches())
-    if (!is_over(stored.object) && stored.object.at("input_file_id") == id)
-      return refuse(409, fmt::format("{} is the input of {}, which has not ended", id, batch));
+  if (const std::string batch = settings_.store->user_of(id); !batch.empty())
+    return refuse(409, fmt::format("{} is the input of {}, which has not ended", id, batch));
   settings_.store->remove_file(id);
   return object_answer({{"id", id}, {"object", "file"}, {"deleted", true}});
 }
@@ -287,33 +228,23 @@ http::Response Batches::remove(const BatchStore::Stored& file) {
 // The newest first, unless the order is "asc".
 http::Response Batches::list(const http::Request& request, BatchStore::ById& all, int64_t usual) {
   const std::string owner = owner_of(request);
-  const auto purpose = query_field(request.query, "purpose"), after = query_field(request.query, "after"),
-             order = query_field(request.query, "order"), limit_text = query_field(request.query, "limit");
-  int64_t limit = usual;
-  if (limit_text) {
-    const auto [end, error] = std::from_chars(limit_text->data(), limit_text->data() + limit_text->size(), limit);
-    if (error != std::errc() || end != limit_text->data() + limit_text->size() || limit < 1 || limit > kMaxListed)
-      throw Error(ExitCode::kData,
-                  fmt::format("request: \"limit\" is \"{}\", expected 1 to {}", *limit_text, kMaxListed));
-  }
-  if (order && order != "asc" && order != "desc")
-    throw Error(ExitCode::kData, fmt::format("request: \"order\" is \"{}\", expected \"asc\" or \"desc\"", *order));
+  const ListQuery asked = read_list_query(request.query, usual);
   std::vector<const BatchStore::Stored*> own;
   for (const auto& [id, stored] : all)
-    if (stored.owner == owner && (!purpose || stored.object.value("purpose", "") == *purpose)) own.push_back(&stored);
-  const bool ascends = order == "asc";
+    if (stored.owner == owner && (!asked.purpose || stored.object.value("purpose", "") == *asked.purpose))
+      own.push_back(&stored);
   std::ranges::stable_sort(own, [&](const auto* a, const auto* b) {
     const int64_t first = a->object.at("created_at"), second = b->object.at("created_at");
-    return ascends ? first < second : first > second;
+    return asked.ascends ? first < second : first > second;
   });
   auto begin = own.begin();
-  if (after) {
-    begin = std::ranges::find_if(own, [&](const auto* one) { return one->object.at("id") == *after; });
-    if (begin == own.end()) return refuse(404, fmt::format("There is no {} in this list.", *after));
+  if (asked.after) {
+    begin = std::ranges::find_if(own, [&](const auto* one) { return one->object.at("id") == *asked.after; });
+    if (begin == own.end()) return refuse(404, fmt::format("There is no {} in this list.", *asked.after));
     ++begin;
   }
   OrderedJson data = OrderedJson::array();
-  for (; begin != own.end() && std::ssize(data) < limit; ++begin) data.push_back(runner_->object(**begin));
+  for (; begin != own.end() && std::ssize(data) < asked.limit; ++begin) data.push_back(runner_->object(**begin));
   OrderedJson answer{{"object", "list"}, {"data", data}, {"has_more", begin != own.end()}};
   answer["first_id"] = data.empty() ? OrderedJson() : data.front().at("id");
   answer["last_id"] = data.empty() ? OrderedJson() : data.back().at("id");

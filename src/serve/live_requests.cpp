@@ -164,7 +164,8 @@ std::optional<Request> LiveRequests::Replica::next() {
   all_.running_[first.request.sample] = {.replica = number_,
                                          .since = first.since,
                                          .prompt = first.prompt.tokens,
-                                         .prefill_only = first.request.prefill_only};
+                                         .prefill_only = first.request.prefill_only,
+                                         .background = first.background};
   ++running_;
   all_.choose_replicas();  // those in the background wait for this one
   return std::move(first.request);
@@ -189,7 +190,7 @@ void LiveRequests::Replica::begun(int32_t sample, int64_t cached) {
   if (found == all_.running_.end()) return;
   Running& one = found->second;
   one.cached = cached;
-  metrics_.queue_seconds.observe(seconds_between(one.since, Clock::now()));
+  if (!one.background) metrics_.queue_seconds.observe(seconds_between(one.since, Clock::now()));
   all_.choice_.begun(number_, std::exchange(one.prompt, 0));
   all_.choose_replicas();
 }
@@ -203,8 +204,8 @@ void LiveRequests::Replica::drawn(std::vector<SampleToken> tokens) {
     if (found == all_.running_.end()) continue;  // it was cancelled, and the scheduler has not processed that yet
     Running& one = found->second;
     if (!one.prefill_only && token.ends != FinishReason::kError) {
-      (std::exchange(one.any_token, true) ? metrics_.token_seconds : metrics_.first_token_seconds)
-          .observe(seconds_between(one.since, now));
+      Histogram& times = std::exchange(one.any_token, true) ? metrics_.token_seconds : metrics_.first_token_seconds;
+      if (!one.background) times.observe(seconds_between(one.since, now));
       ++metrics_.generated_tokens;
     }
     metrics_.drafts += token.drafts > 0 ? 1 : 0;

@@ -73,6 +73,7 @@ class LiveRequests {
     bool any_token = false;
     int64_t cached = 0;         // see Drawn
     bool prefill_only = false;  // see Request
+    bool background = false;
   };
   using RunningBySample = std::unordered_map<int32_t, Running>;
 

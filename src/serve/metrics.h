@@ -51,7 +51,7 @@ struct Gauges {
 struct ReplicaMetrics {
   std::atomic<int64_t> prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   std::atomic<int64_t> drafts = 0, draft_tokens = 0, accepted_tokens = 0;  // steps of a sequence with drafts, and these
-  // The times from adding a request to its start and to its first token, and between two of its tokens.
+  // Of clients' requests: the times from adding one to its start and to its first token, and between two of its tokens.
   Histogram queue_seconds, first_token_seconds, token_seconds;
 
   StageSeconds stage_seconds;

@@ -31,11 +31,7 @@ constexpr int64_t kOtherFiles = 128;  // that libraries may open while the serve
 // One key a line.
 std::vector<std::string> read_keys(const std::filesystem::path& path) {
   if (path.empty()) return {};
-  const CheckedFile file(path);
-  if (file.size() > kMaxKeyBytes)
-    throw Error(ExitCode::kData, fmt::format("{}: {} bytes, expected keys, one a line", path.string(), file.size()));
-  std::string text(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
+  const std::string text = read_text_file(path, kMaxKeyBytes);
   std::vector<std::string> keys;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
@@ -98,7 +94,7 @@ class ServedRequests : public SharedRequests {
 std::string made_by(const JobFrame& job) {
   const RequestDefaults defaults = request_defaults(job);
   return checksum_of(fmt::format("{} {} {} {} {} {} {} {} ", job.shards->split_id(), job.text.checksum(), job.dtype(),
-                                 job.cache_dtype(), job.machine.cuda, job.options.plain_fp32,
+                                 job.cache_dtype(), job.machines, job.options.plain_fp32,
                                  static_cast<int>(job.options.serve.embeddings), kBits) +
                      to_bytes(defaults.of_ids) + to_bytes(defaults.of_text));
 }
@@ -164,13 +160,17 @@ std::string Server::model_name() const {
 void Server::before_loading() {
   const ServeOptions& serve = job_.options.serve;
   remove_address(serve.address_file);
-  if (!serve.batch_dir.empty())
-    batches_ = std::make_unique<BatchStore>(serve.batch_dir, static_cast<uint64_t>(serve.max_batch_bytes));
+  const std::vector<std::string> keys = read_keys(serve.api_key_file);
+  if (!serve.batch_dir.empty()) {
+    const auto bytes = static_cast<uint64_t>(serve.max_batch_bytes);
+    batches_ = std::make_unique<BatchStore>(serve.batch_dir,
+                                            BatchStore::Room{bytes, bytes / std::max<uint64_t>(1, keys.size())});
+  }
   if (!job_.options.quiet) log_ = std::make_unique<LogWriter>(STDOUT_FILENO);
   listener_ =
       std::make_unique<Listener>(ListenerSettings{.host = serve.host,
                                                   .port = static_cast<uint16_t>(serve.port),
-                                                  .api_keys = read_keys(serve.api_key_file),
+                                                  .api_keys = keys,
                                                   .allowed_hosts = serve.allowed_hosts,
                                                   .cors_origins = serve.cors_origins,
                                                   .root_path = serve.root_path,
@@ -207,7 +207,11 @@ std::unique_ptr<SharedRequests> Server::open(const Capacity& capacity) {
                        .fresh_seeds = !job_.options.seed_given,
                        .log_requests = serve.log_requests};
   const Tokenizer* const tokenizer = job_.text.model() != nullptr ? &job_.text.model()->tokenizer() : nullptr;
-  // Lines of batches leave half of the sequences to clients. Their answers are those of a job without a server.
+  // Lines of batches leave half of the sequences to clients. Their answers are those of a job without a server. Lines
+  // do not wait in the queue of clients, so it does not limit them.
+  RequestLimits limits_of_lines = settings.limits;
+  limits_of_lines.max_requests = RequestLimits{}.max_requests;
+  limits_of_lines.max_inputs = RequestLimits{}.max_inputs;
   settings.batches = {
       .store = batches_.get(),
       .has_keys = !serve.api_key_file.empty(),
@@ -215,7 +219,7 @@ std::unique_ptr<SharedRequests> Server::open(const Capacity& capacity) {
       .made_by = made_by(job_),
       .context = {.lines = settings.lines,
                   .defaults = request_defaults(job_),
-                  .limits = settings.limits,
+                  .limits = limits_of_lines,
                   .embeddings = serve.embeddings,
                   .facts = {.model = std::string(job_.config().type_name()),
                             .tokenizer = tokenizer,

@@ -119,5 +119,24 @@ TEST_F(ServeBatchesTest, AcrossKilledServersBesideClients) {
   end();
 }
 
+// Other instructions round differently, so a batch that has answers is not continued with them.
+TEST_F(ServeBatchesTest, OnAnotherKindOfMachineCiTest) {
+  std::string lines;
+  for (size_t i = 0; i < 200; ++i)
+    lines += line(i, "/v1/completions", {{"prompt", {1, 2, 3}}, {"max_tokens", 60}, {"ignore_eos", true}});
+  Arguments more = options();
+  more.insert(more.end(), {"--max-num-seqs", "2", "--simd", "portable"});
+  start(1, more);
+  const std::string batch = begin("/v1/completions", lines);
+  wait_until(batch, [](const Json& one) { return one["request_counts"]["completed"] > 2; });
+  kill(server_->process_of(0), SIGKILL);
+  EXPECT_NE(server_->wait().exit_code, 0);
+  server_.reset();
+  more.back() = "avx2";
+  start(1, more);
+  wait_until(batch, [](const Json& one) { return one["status"] == "failed"; });
+  end();
+}
+
 }  // namespace
 }  // namespace lfm2::test

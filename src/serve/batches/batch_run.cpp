@@ -147,11 +147,12 @@ std::optional<BatchRun::Next> BatchRun::next() {
 }
 
 void BatchRun::append(Part& part, std::string_view text) {
-  if (!store_.has_room(text.size()))
-    throw Error(ExitCode::kIo, "the folder of --batch-dir has reached --max-batch-bytes");
+  const std::string& owner = store_.batches().find(id_)->second.owner;
+  if (!store_.has_room(owner, text.size()))
+    throw Error(ExitCode::kIo, "the folder of --batch-dir, or the share of a key, has reached --max-batch-bytes");
   write_fully(part.file, part.end, std::as_bytes(std::span(text)), part.path);
   part.end += text.size();
-  store_.count(text.size());
+  store_.count(owner, text.size());
 }
 
 void BatchRun::write(int64_t sample, bool failed, std::string_view answer) {
@@ -179,6 +180,9 @@ OrderedJson BatchRun::counts() const {
 
 void BatchRun::publish(BatchStore& store, const std::string& owner, OrderedJson& object) {
   const std::string id = object.at("id"), file_id = "file-" + id.substr(std::string_view("batch_").size());
+  std::optional<int64_t> lifetime;
+  if (const OrderedJson& expires = object.value("output_expires_after", OrderedJson()); expires.is_object())
+    lifetime = expires.at("seconds").get<int64_t>();
   for (const auto& [ending, key, name] :
        {std::tuple{kOutput, "output_file_id", "output"}, {kErrors, "error_file_id", "errors"}}) {
     const fs::path from = store.path(id, ending);
@@ -188,7 +192,7 @@ void BatchRun::publish(BatchStore& store, const std::string& owner, OrderedJson&
     if (!missing && bytes > 0) rename_durably(from, store.path(to, ".data"));
     if (!missing && bytes == 0) store.remove(id, ending);
     if (!fs::exists(store.path(to, ".data"))) continue;
-    store.add_file_in_place(to, owner, fmt::format("{}_{}.jsonl", id, name), "batch_output");
+    store.add_file_in_place(to, owner, fmt::format("{}_{}.jsonl", id, name), "batch_output", lifetime);
     object[key] = to;
   }
 }

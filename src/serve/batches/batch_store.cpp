@@ -58,8 +58,8 @@ FileDescriptor open_private(const fs::path& path) {
   return file;
 }
 
-BatchStore::BatchStore(fs::path folder, uint64_t max_bytes, std::chrono::milliseconds patience)
-    : folder_(std::move(folder)), max_bytes_(max_bytes) {
+BatchStore::BatchStore(fs::path folder, Room room, std::chrono::milliseconds patience)
+    : folder_(std::move(folder)), room_(room) {
   if (::mkdir(folder_.c_str(), kFolderMode) != 0 && errno != EEXIST)
     throw_failed_call(ExitCode::kCantCreate, "mkdir", folder_, errno);
   const fs::path lock = folder_ / "lock";
@@ -93,8 +93,8 @@ void BatchStore::load() {
       OrderedJson stored = parse_ordered_json(read_text_file(path, kMaxObjectBytes), path.string());
       Stored read{stored.at("owner").get<std::string>(), std::move(stored.at("object"))};
       if (read.object.at("id").get<std::string>() != id) throw Error(ExitCode::kData, path.string() + ": another id");
+      used_[read.owner] += kObjectBytes;
       (is_batch(id) ? batches_ : files_).emplace(id, std::move(read));
-      used_ += kObjectBytes;
     } catch (const std::exception& error) {
       say(fmt::format("lfm2_stage: {}: not an object of a server, left out: {}", path.string(), error.what()));
       unread.insert(id);
@@ -104,13 +104,21 @@ void BatchStore::load() {
     const std::string name = path.filename(), id = name.substr(0, name.find('.'));
     const fs::path ending = path.extension();
     const bool of_run = ending == ".journal" || ending == ".output" || ending == ".errors";
-    const bool known = ending == kDataEnding ? files_.contains(id) : of_run && batches_.contains(id);
-    // A batch that was about to end may have renamed its answers already.
-    const auto batch = batches_.find("batch_" + id.substr(5, id.find('-', 5) - 5));
-    const bool of_batch = ending == kDataEnding && batch != batches_.end() && !is_over(batch->second.object);
+    const Stored* owner = nullptr;
+    const auto look_up = [&owner](const ById& all, const std::string& object) {
+      if (const auto found = all.find(object); found != all.end()) owner = &found->second;
+    };
+    if (ending == kDataEnding) {
+      // A batch that was about to end may have renamed its answers already.
+      look_up(batches_, "batch_" + id.substr(5, id.find('-', 5) - 5));
+      if (owner != nullptr && is_over(owner->object)) owner = nullptr;
+      look_up(files_, id);
+    } else if (of_run) {
+      look_up(batches_, id);
+    }
     std::error_code ignored;
-    if (known || of_batch || unread.contains(id))
-      used_ += size_of(path);
+    if (owner != nullptr || unread.contains(id))
+      used_[owner != nullptr ? owner->owner : ""] += size_of(path);
     else
       fs::remove(path, ignored);
   }
@@ -119,6 +127,14 @@ void BatchStore::load() {
 BatchStore::Stored* BatchStore::find(ById& all, std::string_view id, std::string_view owner) {
   const auto found = all.find(id);
   return found != all.end() && found->second.owner == owner ? &found->second : nullptr;
+}
+
+bool BatchStore::has_room(std::string_view owner, uint64_t bytes) const {
+  const auto own = used_.find(owner);
+  uint64_t all = 0;
+  for (const auto& [other, used] : used_) all += used;
+  const uint64_t more = kObjectBytes + bytes;
+  return all + more <= room_.all && (own != used_.end() ? own->second : 0) + more <= room_.of_owner;
 }
 
 std::string BatchStore::new_id(std::string_view prefix) {
@@ -132,30 +148,38 @@ fs::path BatchStore::path(std::string_view id, std::string_view ending) const {
 
 void BatchStore::save(ById& all, const std::string& id, const Stored& stored) {
   write_privately(path(id, kObjectEnding), json_text(OrderedJson{{"owner", stored.owner}, {"object", stored.object}}));
-  if (all.insert_or_assign(id, stored).second) used_ += kObjectBytes;
+  if (all.insert_or_assign(id, stored).second) used_[stored.owner] += kObjectBytes;
 }
 
 BatchStore::Stored& BatchStore::add_file(const std::string& id, const std::string& owner, const std::string& name,
-                                         std::string_view purpose, std::string_view content) {
+                                         std::string_view purpose, std::string_view content,
+                                         std::optional<int64_t> lifetime) {
   write_privately(path(id, kDataEnding), content);
-  used_ += content.size();
-  return add_file(id, owner, name, purpose, content.size());
+  used_[owner] += content.size();
+  try {
+    return add_file(id, owner, name, purpose, content.size(), lifetime);
+  } catch (...) {
+    remove_counted(id, kDataEnding, owner);
+    throw;
+  }
 }
 
 BatchStore::Stored& BatchStore::add_file_in_place(const std::string& id, const std::string& owner,
-                                                  const std::string& name, std::string_view purpose) {
-  return add_file(id, owner, name, purpose, size_of(path(id, kDataEnding)));
+                                                  const std::string& name, std::string_view purpose,
+                                                  std::optional<int64_t> lifetime) {
+  return add_file(id, owner, name, purpose, size_of(path(id, kDataEnding)), lifetime);
 }
 
 BatchStore::Stored& BatchStore::add_file(const std::string& id, const std::string& owner, const std::string& name,
-                                         std::string_view purpose, uint64_t bytes) {
+                                         std::string_view purpose, uint64_t bytes, std::optional<int64_t> lifetime) {
+  const int64_t now = std::time(nullptr);
   save(files_, id,
        {owner,
         {{"id", id},
          {"object", "file"},
          {"bytes", bytes},
-         {"created_at", std::time(nullptr)},
-         {"expires_at", nullptr},
+         {"created_at", now},
+         {"expires_at", lifetime ? OrderedJson(now + *lifetime) : OrderedJson()},
          {"filename", name},
          {"purpose", purpose},
          {"status", "processed"},
@@ -164,10 +188,14 @@ BatchStore::Stored& BatchStore::add_file(const std::string& id, const std::strin
 }
 
 void BatchStore::remove(std::string_view id, std::string_view ending) {
+  remove_counted(id, ending, batches_.find(id)->second.owner);
+}
+
+void BatchStore::remove_counted(std::string_view id, std::string_view ending, const std::string& owner) {
   const fs::path gone = path(id, ending);
   const uint64_t bytes = size_of(gone);
   std::error_code error;
-  if (fs::remove(gone, error)) used_ -= std::min(used_, bytes);
+  if (fs::remove(gone, error)) used_[owner] -= std::min(used_[owner], bytes);
   if (error) throw_failed_call(ExitCode::kIo, "unlink", gone, error.value());
 }
 
@@ -176,9 +204,27 @@ void BatchStore::remove_file(std::string_view id) {
   std::error_code error;
   fs::remove(object, error);
   if (error) throw_failed_call(ExitCode::kIo, "unlink", object, error.value());
-  used_ -= std::min(used_, kObjectBytes);
-  files_.erase(files_.find(id));
-  remove(id, kDataEnding);
+  const auto file = files_.find(id);
+  const std::string owner = file->second.owner;
+  files_.erase(file);
+  used_[owner] -= std::min(used_[owner], kObjectBytes);
+  remove_counted(id, kDataEnding, owner);
+}
+
+std::string BatchStore::user_of(std::string_view file) const {
+  for (const auto& [id, batch] : batches_)
+    if (!is_over(batch.object) && batch.object.at("input_file_id") == file) return id;
+  return "";
+}
+
+void BatchStore::remove_expired() {
+  const int64_t now = std::time(nullptr);
+  std::vector<std::string> expired;
+  for (const auto& [id, file] : files_)
+    if (const OrderedJson& time = file.object.value("expires_at", OrderedJson());
+        time.is_number() && time <= now && user_of(id).empty())
+      expired.push_back(id);
+  for (const std::string& id : expired) remove_file(id);
 }
 
 BatchStore::Stored& BatchStore::save_batch(const std::string& owner, const OrderedJson& object) {

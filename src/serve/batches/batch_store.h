@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -24,11 +25,15 @@ class BatchStore {
   };
   using ById = std::map<std::string, Stored, std::less<>>;
 
-  // Creates the folder if it is missing, reads what it has, and removes what no object names. The folder has at most
-  // `max_bytes` bytes. Error(kCantCreate) for a folder that cannot be used, or that another server still uses after
-  // `patience`: the ranks of a killed launcher take a moment to end.
-  BatchStore(std::filesystem::path folder, uint64_t max_bytes,
-             std::chrono::milliseconds patience = std::chrono::seconds(15));
+  // The most bytes in the folder, and those of them that one owner may fill.
+  struct Room {
+    uint64_t all, of_owner;
+  };
+
+  // Creates the folder if it is missing, reads what it has, and removes what no object names. Error(kCantCreate) for a
+  // folder that cannot be used, or that another server still uses after `patience`: the ranks of a killed launcher take
+  // a moment to end.
+  BatchStore(std::filesystem::path folder, Room room, std::chrono::milliseconds patience = std::chrono::seconds(15));
 
   ById& files() { return files_; }
   ById& batches() { return batches_; }
@@ -38,16 +43,19 @@ class BatchStore {
   static std::string new_id(std::string_view prefix);
   std::filesystem::path path(std::string_view id, std::string_view ending) const;
   // Whether there is room for `bytes` bytes of a new file, or more of a file.
-  bool has_room(uint64_t bytes) const { return used_ + kObjectBytes + bytes <= max_bytes_; }
-  void count(uint64_t bytes) { used_ += bytes; }  // that were appended to a file of a batch
+  bool has_room(std::string_view owner, uint64_t bytes) const;
+  void count(const std::string& owner, uint64_t bytes) { used_[owner] += bytes; }  // that were appended for a batch
 
   // Each of these throws Error(kIo) if the system fails, and then has changed nothing.
-  // A file whose content is given, or is in place already.
+  // A file whose content is given, or is in place already. It expires after `lifetime` seconds, or never.
   Stored& add_file(const std::string& id, const std::string& owner, const std::string& name, std::string_view purpose,
-                   std::string_view content);
+                   std::string_view content, std::optional<int64_t> lifetime = {});
   Stored& add_file_in_place(const std::string& id, const std::string& owner, const std::string& name,
-                            std::string_view purpose);
+                            std::string_view purpose, std::optional<int64_t> lifetime = {});
   void remove_file(std::string_view id);
+  // The batch that has not ended and whose input is this file; "" if there is none.
+  std::string user_of(std::string_view file) const;
+  void remove_expired();  // files that no batch uses
   // Writes the object of a batch, which `batches` may not have yet.
   Stored& save_batch(const std::string& owner, const OrderedJson& object);
   void remove(std::string_view id, std::string_view ending);
@@ -57,12 +65,13 @@ class BatchStore {
   void load();
   void save(ById& all, const std::string& id, const Stored& stored);
   Stored& add_file(const std::string& id, const std::string& owner, const std::string& name, std::string_view purpose,
-                   uint64_t bytes);
+                   uint64_t bytes, std::optional<int64_t> lifetime);
+  void remove_counted(std::string_view id, std::string_view ending, const std::string& owner);
 
   const std::filesystem::path folder_;
-  const uint64_t max_bytes_;
+  const Room room_;
   FileDescriptor lock_;
-  uint64_t used_ = 0;
+  std::map<std::string, uint64_t, std::less<>> used_;  // bytes, by owner
   ById files_, batches_;
 };
 

@@ -194,6 +194,7 @@ ExitCode run_job(JobFrame& job, Workload& workload) {
   if (job.machine.cuda) expect_gpu_computes(job.config(), job.options.weights.string());
   job.compute = job.shards->choose_dtype(job.options.dtype);
   job.shards->choose_cache_dtype(job.options.cache_dtype, job.compute);
+  job.machines = kinds_of_machines(job);
   leave_out_finished(job, workload);
   if (job.samples->left().samples == 0) return finish_without_run(job, workload);
   const JobPlan plan = workload.plan();

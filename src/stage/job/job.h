@@ -71,6 +71,8 @@ ExitCode run_job(JobFrame& job, Workload& workload);
 
 // Compares the job with the resumed one, and leaves out the finished samples.
 void leave_out_finished(JobFrame& job, Workload& workload);
+// The kinds of machines of all ranks, on rank 0, such as "CPU, avx512". Results depend on them. Collective.
+std::string kinds_of_machines(const JobFrame& job);
 // Ends a job whose samples an earlier run has all finished. The output only needs its final name, so no weights are
 // loaded.
 ExitCode finish_without_run(JobFrame& job, Workload& workload);

@@ -69,6 +69,7 @@ struct JobFrame {
   std::optional<ShardSet> shards;
   std::optional<JobSamples> samples;
   Machine machine;
+  std::string machines = {};    // the kinds of machines of all ranks, on rank 0
   DType compute = DType::kF32;  // of activations
   std::string_view dtype() const { return name(shards->products_in_fp8() ? DType::kF8 : compute); }
   std::string_view cache_dtype() const { return name(config().fp8_cache ? DType::kF8 : compute); }

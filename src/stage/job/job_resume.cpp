@@ -97,8 +97,7 @@ void say_what_is_not_made(const Options& options) {
 
 // The identity of the job, made on rank 0, which has the input: everything that the results depend on, and nothing
 // else.
-std::string identity_of(const JobFrame& job, const Workload& workload, const std::vector<std::string>& machines) {
-  const std::set<std::string> kinds(machines.begin(), machines.end());
+std::string identity_of(const JobFrame& job, const Workload& workload) {
   Checksum input;
   const Samples& all = job.samples->all();
   input.add(std::as_bytes(std::span<const int32_t>(all.ids)));
@@ -112,7 +111,7 @@ std::string identity_of(const JobFrame& job, const Workload& workload, const std
   Json identity{{"input", fmt::format("{} samples, {} tokens, {}", all.count(), all.offsets.back(), input.hex())},
                 {"weights", job.shards->split_id()},
                 {"--dtype", job.dtype()},
-                {"--device", fmt::format("{}", fmt::join(kinds, " and "))},
+                {"--device", job.machines},
                 {"--output", job.options.output.extension().string()},
                 {"--logits", name(job.options.results.positions)},
                 {"--top-logprobs", job.options.results.top_k},
@@ -161,12 +160,17 @@ bool Kept::holds(int64_t sample) const {
   return behind != ranges.begin() && sample < std::prev(behind)->first + std::prev(behind)->second;
 }
 
-void leave_out_finished(JobFrame& job, Workload& workload) {
-  if (job.options.output.empty()) return;
+std::string kinds_of_machines(const JobFrame& job) {
   const std::vector<std::string> machines =
       job.world.gather(kind_of_machine(job.machine.backend->description()), 0, job.load_timeout(), "machines");
-  job.identity = job.world.broadcast(job.world.rank() == 0 ? identity_of(job, workload, machines) : "", 0,
-                                     job.load_timeout(), "what the job is");
+  const std::set<std::string> kinds(machines.begin(), machines.end());
+  return fmt::format("{}", fmt::join(kinds, " and "));
+}
+
+void leave_out_finished(JobFrame& job, Workload& workload) {
+  if (job.options.output.empty()) return;
+  job.identity = job.world.broadcast(job.world.rank() == 0 ? identity_of(job, workload) : "", 0, job.load_timeout(),
+                                     "what the job is");
   if (!job.is_last()) job.samples->forget_names();
   if (job.makes_output()) open_unfinished_output(job, workload);
   if (!job.options.resume) return;

@@ -1,122 +1,10 @@
-// Files and batches of a server: what they answer, who sees them, and what a restart, a full folder and a cut leave.
-#include <sys/resource.h>
+// Files and batches of a server: what they answer, what a restart leaves, and what clients do meanwhile.
 #include <sys/stat.h>
 
-#include <algorithm>
-#include <set>
-
-#include "support/served_api.h"
+#include "support/served_batches.h"
 
 namespace lfm2::serve {
 namespace {
-
-using std::chrono::milliseconds;
-using test::HttpReply;
-
-class BatchesTest : public ApiTest {
- protected:
-  ~BatchesTest() override { stop(); }
-
-  // A server on a folder that may have files and batches of an earlier one.
-  void start(uint64_t max_bytes = uint64_t{1} << 30, const std::vector<std::string>& keys = {}) {
-    store_.emplace(folder_ / "batches", max_bytes);
-    batches_ = {.store = &*store_,
-                .has_keys = !keys.empty(),
-                .max_open = max_open_,
-                .made_by = made_by_,
-                .context = {.lines = {.vocab = 1280, .max_positions = 100'000, .text = &text_, .continues = true},
-                            .defaults = {.of_ids = {.max_new = 16}, .of_text = {.max_new = 16}},
-                            .limits = {.max_prompt_tokens = max_tokens_, .max_edits = 8},
-                            .facts = {.model = "lfm2",
-                                      .tokenizer = &text_.tokenizer(),
-                                      .answer_tokens = answer_tokens(text_.tokenizer())}}};
-    listen({.api_keys = keys});
-    serve();
-    if (draws_) drawer_.emplace(live_.replica(0));
-  }
-  void stop() {
-    close_all();
-    store_.reset();
-  }
-  HttpReply ask(std::string_view method, std::string_view path, std::string_view body = {}) const {
-    test::HttpClient client(listener_->address().port);
-    client.send(test::http_request(method, path, body, key_.empty() ? "" : "Authorization: Bearer " + key_ + "\r\n"));
-    return client.reply();
-  }
-  Json get(const std::string& path) const { return parse_json(ask("GET", path).body, "answer"); }
-  HttpReply upload(const std::string& content, const std::string& purpose = "batch",
-                   const std::string& more = "") const {
-    const auto part = [](const std::string& head, const std::string& text) {
-      return "--B\r\nContent-Disposition: form-data; " + head + "\r\n\r\n" + text + "\r\n";
-    };
-    const std::string body = part(R"(name="purpose")", purpose) +
-                             part(R"(name="file"; filename="../in.jsonl")", content) + more + "--B--\r\n";
-    test::HttpClient client(listener_->address().port);
-    client.send(test::http_request("POST", "/v1/files", body,
-                                   "Content-Type: multipart/form-data; boundary=B\r\n" +
-                                       (key_.empty() ? "" : "Authorization: Bearer " + key_ + "\r\n")));
-    return client.reply();
-  }
-  static std::string id_of(const HttpReply& reply) {
-    EXPECT_EQ(reply.status, 200) << reply.body;
-    return parse_json(reply.body, "answer").value("id", "");
-  }
-  HttpReply create(const std::string& file, const std::string& endpoint = "/v1/completions") const {
-    return ask("POST", "/v1/batches",
-               json_text(Json{{"input_file_id", file},
-                              {"endpoint", endpoint},
-                              {"completion_window", "24h"},
-                              {"metadata", {{"a", "b"}}}}));
-  }
-  static std::string lines(int count, int tokens, const std::string& fields = "") {
-    std::string text;
-    for (int i = 0; i < count; ++i)
-      text += fmt::format(R"({{"custom_id": "{}", "method": "POST", "url": "/v1/completions", "body": {{"prompt": )"
-                          R"([1, 2, {}], "max_tokens": {}{}}}}})",
-                          i, i, tokens, fields) +
-              "\n";
-    return text;
-  }
-  Json wait_for(const std::string& batch, const std::string& status) const {
-    Json now;
-    for (int i = 0; i < 2000; ++i) {
-      now = get("/v1/batches/" + batch);
-      if (now["status"] == status) return now;
-      std::this_thread::sleep_for(milliseconds(5));
-    }
-    ADD_FAILURE() << now;
-    return now;
-  }
-  std::vector<Json> content(const Json& file) const {
-    const HttpReply reply = ask("GET", "/v1/files/" + file.get<std::string>() + "/content");
-    EXPECT_EQ(reply.status, 200);
-    EXPECT_TRUE(reply.whole);
-    return test::json_lines(reply.body);
-  }
-  static std::multiset<int> ids(const std::vector<Json>& answers) {
-    std::multiset<int> ids;
-    for (const Json& one : answers) ids.insert(std::stoi(one["custom_id"].get<std::string>()));
-    return ids;
-  }
-  static std::multiset<int> all(int count) {
-    std::multiset<int> all;
-    for (int i = 0; i < count; ++i) all.insert(i);
-    return all;
-  }
-  std::vector<std::string> names_in_folder() const {
-    std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_ / "batches"))
-      names.push_back(entry.path().filename());
-    std::ranges::sort(names);
-    return names;
-  }
-
-  test::TemporaryFolder folder_;
-  std::optional<BatchStore> store_;
-  int64_t max_open_ = 4, max_tokens_ = 100'000;
-  bool draws_ = true;
-  std::string key_, made_by_ = "0";
-};
 
 TEST_F(BatchesTest, FromAFileToItsAnswers) {
   start();
@@ -252,45 +140,6 @@ TEST_F(BatchesTest, FaultyLinesAreFast) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(8)) << "at 32 lines in 50 ms it is 15 s";
 }
 
-// A description that cannot be read may be mended, so the content stays.
-TEST_F(BatchesTest, AnUnreadableDescriptionKeepsItsContent) {
-  start();
-  const std::string file = id_of(upload(lines(1, 1)));
-  stop();
-  const std::filesystem::path object = folder_ / "batches" / (file + ".json");
-  const std::string text = test::read_bytes(object);
-  test::write_bytes(object, "");
-  start();
-  EXPECT_EQ(ask("GET", "/v1/files/" + file).status, 404);
-  stop();
-  test::write_bytes(object, text);
-  start();
-  EXPECT_EQ(ask("GET", "/v1/files/" + file + "/content").body, lines(1, 1));
-}
-
-TEST_F(BatchesTest, AKeySeesItsOwn) {
-  start(uint64_t{1} << 30, {"first", "second"});
-  key_ = "first";
-  const std::string file = id_of(upload(lines(2, 3))), batch = id_of(create(file));
-  const Json done = wait_for(batch, "completed");
-  const std::string output = done["output_file_id"];
-  key_ = "second";
-  EXPECT_TRUE(get("/v1/files")["data"].empty());
-  EXPECT_TRUE(get("/v1/batches")["data"].empty());
-  for (const std::string& id : {file, output}) {
-    EXPECT_EQ(ask("GET", "/v1/files/" + id).status, 404);
-    EXPECT_EQ(ask("GET", "/v1/files/" + id + "/content").status, 404);
-    EXPECT_EQ(ask("DELETE", "/v1/files/" + id).status, 404);
-  }
-  EXPECT_EQ(ask("GET", "/v1/batches/" + batch).status, 404);
-  EXPECT_EQ(ask("POST", "/v1/batches/" + batch + "/cancel").status, 404);
-  EXPECT_EQ(create(file).status, 400);
-  key_ = "first";
-  EXPECT_EQ(get("/v1/files")["data"].size(), 2u);
-  key_ = "third";
-  EXPECT_EQ(ask("GET", "/v1/files").status, 401);
-}
-
 // A pipeline with room for one sequence: a line that has begun makes room for a client, and begins again.
 TEST_F(BatchesTest, AClientTakesThePlaceOfALine) {
   draws_ = false;
@@ -317,41 +166,6 @@ TEST_F(BatchesTest, AClientTakesThePlaceOfALine) {
   EXPECT_EQ(wait_for(batch, "completed")["request_counts"]["completed"], 2);
 }
 
-TEST_F(BatchesTest, AFullFolder) {
-  max_open_ = 64;
-  start(uint64_t{1} << 20);
-  const HttpReply large = upload(std::string(1 << 20, 'x'));
-  EXPECT_EQ(large.status, 413) << large.body;
-  const std::string batch = id_of(create(id_of(upload(lines(400, 100, R"(, "logprobs": 5)")))));
-  const Json failed = wait_for(batch, "failed");
-  EXPECT_EQ(failed["errors"]["data"][0]["code"], "server_error");
-  EXPECT_GT(failed["request_counts"]["completed"], 0);
-  EXPECT_EQ(std::ssize(content(failed["output_file_id"])), failed["request_counts"]["completed"].get<int64_t>());
-  EXPECT_EQ(ask("POST", "/v1/completions", completion(3)).status, 200) << "the server lives";
-  EXPECT_EQ(ask("DELETE", "/v1/files/" + failed["output_file_id"].get<std::string>()).status, 200);
-  EXPECT_EQ(wait_for(id_of(create(id_of(upload(lines(3, 3))))), "completed")["request_counts"]["completed"], 3);
-}
-
-// The same where the system refuses to write: the batch fails, with the answers that it has, and the server lives.
-TEST_F(BatchesTest, AFullDisk) {
-  ignore_file_size_signal();
-  max_open_ = 32;
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  start();
-  const std::string file = id_of(upload(lines(200, 60)));
-  const rlimit few{8 << 10, before.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &few), 0);
-  const Json failed = wait_for(id_of(create(file)), "failed");
-  EXPECT_EQ(upload(lines(200, 60)).status, 500);
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
-  EXPECT_EQ(failed["errors"]["data"][0]["code"], "server_error");
-  const int64_t completed = failed["request_counts"]["completed"];
-  EXPECT_GT(completed, 0);
-  EXPECT_EQ(std::ssize(content(failed["output_file_id"])), completed) << "no half line";
-  EXPECT_EQ(wait_for(id_of(create(file)), "completed")["request_counts"]["completed"], 200);
-}
-
 TEST_F(BatchesTest, Cancelled) {
   start();
   const std::string file = id_of(upload(lines(200, 50))), batch = id_of(create(file));
@@ -372,9 +186,19 @@ TEST_F(BatchesTest, Refusals) {
   const std::string file = id_of(upload(lines(1, 1)));
   EXPECT_EQ(upload("{}", "fine-tune").status, 400);
   EXPECT_EQ(upload("").status, 400);
-  EXPECT_NE(upload("{}", "batch", "--B\r\nContent-Disposition: form-data; name=\"expires_after\"\r\n\r\n1\r\n")
-                .body.find("expires_after"),
-            std::string::npos);
+  const auto field = [](const std::string& name, const std::string& value) {
+    return "--B\r\nContent-Disposition: form-data; name=\"" + name + "\"\r\n\r\n" + value + "\r\n";
+  };
+  for (const std::string& more :
+       {field("expires_after", "1"), field("expires_after[seconds]", "3600"),
+        field("expires_after[anchor]", "created_at") + field("expires_after[seconds]", "3599"),
+        field("expires_after[anchor]", "created_at") + field("expires_after[seconds]", "soon"),
+        field("expires_after[anchor]", "last_used") + field("expires_after[seconds]", "3600")}) {
+    const HttpReply refused = upload("{}", "batch", more);
+    EXPECT_EQ(refused.status, 400) << more;
+    EXPECT_NE(refused.body.find("expires_after"), std::string::npos) << refused.body;
+  }
+  EXPECT_EQ(create(file, "/v1/completions", {{"anchor", "created_at"}, {"seconds", 1}}).status, 400);
   EXPECT_EQ(ask("POST", "/v1/files", "{}").status, 400);
   EXPECT_EQ(create("file-0").status, 400);
   EXPECT_EQ(create(file, "/v1/responses").status, 400);
@@ -388,8 +212,11 @@ TEST_F(BatchesTest, Refusals) {
   EXPECT_EQ(ask("POST", "/v1/files/" + file).status, 405);
   const Json empty = wait_for(id_of(create(id_of(upload("\n \n")))), "failed");
   EXPECT_EQ(empty["errors"]["data"][0]["code"], "invalid_file");
-  test::expect_error([&] { BatchStore(folder_ / "batches", 1 << 20, milliseconds(60)); }, ExitCode::kCantCreate,
-                     {"another server"});
+  test::expect_error(
+      [&] {
+        BatchStore(folder_ / "batches", {1 << 20, 1 << 20}, milliseconds(60));
+      },
+      ExitCode::kCantCreate, {"another server"});
 }
 
 TEST_F(BatchesTest, WithoutAFolder) {

@@ -1,5 +1,6 @@
 #include "serve/live_requests.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -47,6 +48,29 @@ TEST(LiveRequestsTest, ComeInOrderAndTheirTokensGoBack) {
   EXPECT_EQ(live.metrics().replicas[0].generated_tokens, 2);
   EXPECT_EQ(live.metrics().replicas[0].prompt_tokens, 4);
   EXPECT_EQ(live.metrics().replicas[0].cached_tokens, 1);
+}
+
+// The times are those of clients. Work is counted, whoever asks for it.
+TEST(LiveRequestsTest, LinesOfBatchesHaveNoTimes) {
+  LiveRequests live(2);
+  RequestSource& source = live.replica(0);
+  EXPECT_TRUE(live.add_in_background({request_of(0)}));
+  source.next();
+  source.begun(0, 0);
+  for (int i = 0; i < 2; ++i) source.drawn({{0, {.token = 7}}});
+  ReplicaMetrics& metrics = live.metrics().replicas[0];
+  EXPECT_EQ(metrics.generated_tokens, 2);
+  const auto counts = [&](int queued, int first, int others) {
+    EXPECT_NE(metrics.queue_seconds.text("s", "").find(fmt::format("s_count {}\n", queued)), std::string::npos);
+    EXPECT_NE(metrics.first_token_seconds.text("s", "").find(fmt::format("s_count {}\n", first)), std::string::npos);
+    EXPECT_NE(metrics.token_seconds.text("s", "").find(fmt::format("s_count {}\n", others)), std::string::npos);
+  };
+  counts(0, 0, 0);
+  EXPECT_EQ(live.add({request_of(1)}), Added::kYes);
+  source.next();
+  source.begun(1, 0);
+  for (int i = 0; i < 2; ++i) source.drawn({{1, {.token = 7}}});
+  counts(1, 1, 1);
 }
 
 TEST(LiveRequestsTest, TooManyWait) {
