@@ -87,7 +87,7 @@ TEST(ModelConfigTest, AcceptsOlderSpellings) {
   EXPECT_FALSE(parse_config(old).tied_embedding);
 }
 
-// Expects what transformers 5.17 reads.
+// Expects what transformers reads.
 TEST(ModelConfigTest, ReadsRopeInTheOrderOfTransformers) {
   struct Case {
     OrderedJson keys;  // put into a configuration without any key of RoPE
