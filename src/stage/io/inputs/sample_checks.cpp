@@ -6,6 +6,7 @@
 
 #include "base/checked_file.h"
 #include "base/integers.h"
+#include "openai/request_fields.h"
 
 namespace lfm2 {
 
