@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
 #include <map>
 #include <span>
 
+#include "base/json/json.h"
 #include "openai/response.h"
 #include "stage/io/row_places.h"
 #include "stage/io/scores.h"
@@ -77,10 +79,12 @@ class JsonlLines : public OutputFile {
       lines_ += scores_.pop_line(name, job_.scored_bytes != nullptr ? job_.scored_bytes->length(sample) : -1);
       return;
     }
-    lines_ += job_.kind.top_k > 0
-                  ? fmt::format("{{\"id\":{},\"top_ids\":[{}],\"top_logprobs\":[{}]}}\n", name, first_, second_)
-                  : fmt::format("{{\"id\":{},\"{}\":[{}]}}\n", name,
-                                job_.kind.hidden != Hidden::kNone ? "hidden" : "logits", first_);
+    const auto into = std::back_inserter(lines_);  // as a line may be large
+    if (job_.kind.top_k > 0)
+      fmt::format_to(into, "{{\"id\":{},\"top_ids\":[{}],\"top_logprobs\":[{}]}}\n", name, first_, second_);
+    else
+      fmt::format_to(into, "{{\"id\":{},\"{}\":[{}]}}\n", name, job_.kind.hidden != Hidden::kNone ? "hidden" : "logits",
+                     first_);
     first_.clear();
     second_.clear();
   }
