@@ -70,13 +70,15 @@ ALLOWED["grammar/schema"] = ALLOWED["grammar/matcher"] + ["grammar/matcher"]
 ALLOWED["grammar"] = ALLOWED["grammar/schema"] + ["grammar/schema"]
 # The transport knows no model, no MPI and no OpenAI.
 ALLOWED["serve/http"] = BASE
+# Over scoring and generation, whose times it predicts.
+ALLOWED["stage/planning"] = ENGINE + ["comm", "stage/model", "stage/io", "stage/io/samples", "stage/pipeline", "stage/scoring", "stage/scoring/planning", "stage/generation"]
 STAGE = ["grammar", "openai", "openai/answer", "openai/responses", "stage/hdf5", "stage/model", "stage/shards", "stage/dspark", "stage/io", "stage/io/inputs", "stage/io/lines", "stage/io/samples", "stage/pipeline", "stage/scoring", "stage/scoring/planning",
          "stage/generation", "text"]
 # Over scoring and generation, whose figures it puts together.
 ALLOWED["stage/report"] = ENGINE + ["comm", *STAGE]
 # "stage" is for version.h.
 ALLOWED["stage/job"] = ENGINE + ["base/options", "kernels/cpu", "kernels/cuda", "kernels/cuda/common", "comm", "comm/gpu", "stage", "stage/report", *STAGE]
-ALLOWED["stage/doctor"] = ALLOWED["stage/job"] + ["stage/job"]
+ALLOWED["stage/doctor"] = ALLOWED["stage/job"] + ["stage/job", "stage/planning"]
 # Over a job, as a generation whose requests come from clients.
 ALLOWED["serve/page"] = ["serve/http"]
 ALLOWED["serve/batches"] = ENGINE + ["serve/http", "openai", "stage/io/lines", "stage/pipeline", "text"]
@@ -88,7 +90,7 @@ ALLOWED["weights-tools/model"] = TOOLS + ["kernels/cpu/simd", "weights-tools/for
 # An adapter's patterns are regular expressions.
 ALLOWED["weights-tools/formats"] = TOOLS + ["grammar/expression", "weights-tools/model"]
 # comm is for the number of buffers.
-ALLOWED["weights-tools/commands"] = TOOLS + ["comm", "text", "weights-tools/model", "weights-tools/formats"]
+ALLOWED["weights-tools/commands"] = TOOLS + ["comm", "stage/io", "stage/planning", "stage/scoring", "stage/scoring/planning", "text", "weights-tools/model", "weights-tools/formats"]
 ALLOWED["weights-tools"] = TOOLS + ["weights-tools/commands", "weights-tools/model"]
 
 # The folders in which headers of libraries may be included.

@@ -5,9 +5,12 @@
 #include <cstdio>
 #include <limits>
 #include <map>
+#include <span>
 
 #include "base/bytes_text.h"
+#include "base/checked_file.h"
 #include "base/standard_streams.h"
+#include "stage/doctor/measure_machine.h"
 #include "stage/version.h"
 
 namespace lfm2 {
@@ -17,6 +20,9 @@ namespace {
 // The size of a transfer in the link measurement if no shards determine a micro-batch's size, and the largest size.
 constexpr int64_t kTransferTokens = 512, kTransferRowBytes = 4096;
 constexpr int64_t kMaxTransferBytes = int64_t{16} << 20;
+
+// The limit of --save, in timeouts.
+constexpr double kSaveTimeouts = 60;
 
 // How long a rank whose trial failed waits for other ranks, whose trials may have to time out first; 0: forever.
 double trial_timeout(const Options& options) {
@@ -134,7 +140,10 @@ std::string finding_rows(const std::vector<Finding>& findings) {
 
 }  // namespace
 
-double max_doctor_seconds(const Options& options) { return 2 * options.timeout_seconds + trial_timeout(options); }
+double max_doctor_seconds(const Options& options) {
+  return 2 * options.timeout_seconds + trial_timeout(options) +
+         (options.save.empty() ? 0 : kSaveTimeouts * options.timeout_seconds);
+}
 
 std::string facts_table(const Examination& e) {
   return versions_line(e.ranks.front()) + rank_rows(e) + gpu_rows(e) + host_rows(e) + output_row(e);
@@ -174,7 +183,20 @@ ExitCode Doctor::run() {
                                                       stops, stops == 1 ? "" : "s"));
   }
   talk_.barrier(options_.timeout_seconds, "verdict");
+  if (!options_.save.empty()) save(examination);
   return ExitCode::kOk;
+}
+
+void Doctor::save(const Examination& examination) {
+  std::optional<AtomicFile> file;
+  if (world_.rank() == 0) file.emplace(options_.save);
+  ShardSet shards = ShardSet::open(options_.weights);
+  const MachineCosts costs = measure_machine(options_, world_, machine_, shards, examination);
+  if (world_.rank() != 0) return;
+  const std::string text = to_json(costs, shards.config());
+  file->write(std::as_bytes(std::span(text)));
+  file->commit();
+  print_results(fmt::format("\nsaved what the model costs on this machine: {}\n", options_.save.string()));
 }
 
 TrialFacts Doctor::try_machine(TransferSize size) {

@@ -29,6 +29,7 @@ class Doctor {
   static TransferSize choose_transfer_size(const RankFacts& first);
   TrialFacts try_machine(TransferSize size);
   void try_links(TransferSize size, TrialFacts& facts);
+  void save(const Examination& examination);
 
   const Options& options_;
   MpiWorld& world_;

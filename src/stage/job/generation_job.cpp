@@ -6,6 +6,7 @@
 #include "base/json/json.h"
 #include "openai/sample_rules.h"
 #include "stage/generation/make_drafters.h"
+#include "stage/generation/step_limits.h"
 #include "stage/job/backend_choice.h"
 #include "stage/model/memory_plan.h"
 
@@ -13,11 +14,6 @@ namespace lfm2 {
 
 namespace {
 
-// With more sequences than these, a step takes longer in proportion, so the time for each sequence falls no further.
-constexpr int64_t kCudaSequencesInStep = 1024, kCpuSequencesInStep = 512;
-// Prompt tokens in a step. If there is one stage and no client waits for single tokens, this is the number at which the
-// experts' products reach their full speed. Several stages and live requests use smaller steps.
-constexpr int64_t kCudaPromptTokens = 2048, kCudaPromptTokensAlone = 8192, kCpuPromptTokens = 128;
 constexpr double kCacheShare = 0.9;  // share of the free memory for caches, because libraries allocate, too
 constexpr double kUnlimited = 1e9;   // a number of pages that no job needs
 
@@ -88,31 +84,27 @@ JobPlan GenerationJob::plan() {
   plan_.top_k = std::max(job_.options.results.top_k, traffic_->kind.max_top_logprobs);
   plan_.times_interval = traffic_->kind.times_interval;
   const int64_t stages = job_.pipeline.size();
-  const int64_t in_step = job_.machine.cuda ? kCudaSequencesInStep : kCpuSequencesInStep;
-  const int64_t at_a_time = wanted.max_sequences > 0 ? wanted.max_sequences : in_step * stages;
+  plan_.live = traffic_->kind.live;
+  const StepDemand demand{.stages = stages,
+                          .cuda = job_.machine.cuda,
+                          .live = plan_.live,
+                          .micro_batch = job_.options.micro_batch,
+                          .max_sequences = wanted.max_sequences,
+                          .prompt_tokens = wanted.prompt_tokens};
   ScheduleLimits& limits = plan_.limits;
-  limits.steps_in_flight = stages;
-  if (job_.world.rank() == 0) prompts_ = traffic_->measure(at_a_time);
+  if (job_.world.rank() == 0) prompts_ = traffic_->measure(sequences_at_a_time(demand));
   prompts_ = job_.world.broadcast_value(prompts_, 0, job_.load_timeout(), "sizes of the prompts");
-  limits.caches.slots = std::max<int64_t>(1, std::min(prompts_.sequences, at_a_time));
+  set_limits(demand, prompts_.sequences, prompts_.tokens, limits);
   plan_.longest = prompts_.longest;
   plan_.counts = prompts_.counts;
   plan_.edits = prompts_.edits;
   plan_.constrained = prompts_.constrained;
-  plan_.live = traffic_->kind.live;
   plan_.prompt_log_probs = prompts_.prompt_log_probs;
   plan_.hidden = prompts_.hidden;
   limits.caches.page_size = prompts_.page_size;
   limits.caches.keeps_prefixes = traffic_->kind.keeps_prefixes;
   limits.counted_prefixes = prompts_.longest;
-  limits.max_sequences = (limits.caches.slots + stages - 1) / stages;
-  if (job_.options.micro_batch > 0) limits.max_sequences = std::min(limits.max_sequences, job_.options.micro_batch);
   if (wanted.drafts()) plan_drafts(wanted);
-  const int64_t on_cuda = stages == 1 && !plan_.live ? kCudaPromptTokensAlone : kCudaPromptTokens;
-  const int64_t chosen = job_.machine.cuda ? on_cuda : kCpuPromptTokens;
-  // There are no tokens if all lines are answered with errors.
-  limits.prompt_tokens =
-      std::min(std::max<int64_t>(1, prompts_.tokens), wanted.prompt_tokens > 0 ? wanted.prompt_tokens : chosen);
   return sizes_of(job_.options.balance && stages > 1
                       ? balanced_partition(block_seconds(), stages)
                       : given_partition(job_.config().layers, stages, job_.options.layer_counts));

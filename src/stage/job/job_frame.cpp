@@ -7,16 +7,13 @@
 #include "stage/io/inputs/line_samples.h"
 #include "stage/io/output_place.h"
 #include "stage/io/scores.h"
+#include "stage/scoring/planning/scoring_demand.h"
 #include "stage/shards/fp8_weights.h"
 #include "stage/version.h"
 
 namespace lfm2 {
 
 namespace {
-
-// The most threads that hash and write results: enough to keep up with a GPU, because filling fresh memory limits each
-// thread. A slice of logits has 64 rows, so that each thread takes three of them.
-constexpr int kMaxResultThreads = 22;
 
 // Error(kUnavailable) if this rank's program differs from that of rank 0: hosts may have programs built from different
 // sources.
@@ -50,16 +47,14 @@ void JobFrame::say(const std::string& line) const {
 
 ThreadPool& JobFrame::result_threads() {
   // With GPUs, only last stages need CPU time, to hash and write results. Their threads stay awake from one slice of
-  // rows to the next: to wake an idle processor of a virtual machine takes as long as to hash a row. One processor is
-  // left to the rank's own thread.
+  // rows to the next: to wake an idle processor of a virtual machine takes as long as to hash a row.
   if (!hashers) hashers.emplace(result_thread_count(), machine.cuda);
   return *hashers;
 }
 
 int JobFrame::result_thread_count() const {
-  const int share = machine.cuda ? std::max(1, world.fair_share_of_processors(pipelines_on_host()) - 1)
-                                 : world.fair_share_of_processors();
-  return std::min(share, kMaxResultThreads);
+  return lfm2::result_thread_count(machine.cuda, machine.cuda ? world.fair_share_of_processors(pipelines_on_host())
+                                                              : world.fair_share_of_processors());
 }
 
 int64_t JobFrame::pipelines_on_host() const {

@@ -204,11 +204,17 @@ void add_generation_options(CLI::App& app, Options& options) {
 void add_doctor_options(CLI::App& app, Options& options, std::string& dtype) {
   constexpr double kDoctorTimeout = 30;
   options.timeout_seconds = kDoctorTimeout;
-  add_weights(app, options)->description("Folder of shards whose memory is planned");
+  CLI::Option* weights = add_weights(app, options)->description("Folder of shards whose memory is planned");
   add_sample_sizes(app, options);
   add_score(app, options)
       ->description("The job's results are scores of tokens, for which more rows of logits are held");
   add_hidden(app, options);
+  app.add_option("--save", options.save,
+                 "Also measure what the model's blocks, the links and steps of a generation cost, for weights-tools "
+                 "plan --machine; takes minutes")
+      ->type_name("FILE.json")
+      ->needs(weights)
+      ->excludes("--hidden");
   add_output(app, options)->description("Where a job would write: its locks, room and limits are looked at");
   add_layout_options(app, options);
   add_machine_options(app, options, dtype);

@@ -93,6 +93,7 @@ struct Options {
   GenerationOptions generation;
   std::optional<DType> dtype;        // ShardSet::choose_dtype
   std::optional<DType> cache_dtype;  // ShardSet::choose_cache_dtype
+  std::filesystem::path save;        // kDoctor: where measured costs are written; empty: none are measured
   bool plain_fp32 = false;           // --fp32-math simt
   DeviceChoice device = DeviceChoice::kAuto;
   TransportChoice transport = TransportChoice::kAuto;

@@ -37,26 +37,24 @@ void ScoringJob::resume(Unfinished& begun) {
 
 // Nothing is loaded yet, so this choice is based on one layer of each kind.
 JobPlan ScoringJob::plan() {
-  const int64_t stages = job_.pipeline.size();
-  const PipelineJob job = pipeline_job(share_of_replica(job_.samples->left().tokens),
-                                       job_.machine.cuda ? kMaxMeasuredTarget : kMaxCpuTarget);
-  if (stages > 1 && (job_.options.virtual_stages == 0 || job_.options.balance)) {
-    const BlockCosts costs = block_costs();
-    std::pair<std::vector<int64_t>, int64_t> chosen;  // the blocks at which pieces end, and the target tokens
-    if (job_.is_first()) {                            // hosts with different processors might choose differently
-      const PipelineChoice choice = choose(costs, job);
-      for (const LayerRange& range : choice.cut) chosen.first.push_back(end_block(range));
-      chosen.second = choice.target_tokens;
-    }
-    chosen = job_.pipeline.broadcast_value(chosen, 0, job_.load_timeout(), "cut");
-    const std::vector<LayerRange> cut = cut_at_blocks(chosen.first);
-    job_.say("cut by what layers cost: " + layers_text(job_.pieces(cut)));
-    choose_plan(chosen.second);
-    return sizes_of(cut);
+  const int64_t tokens = share_of_replica(job_.samples->left().tokens);
+  if (!demand().chooses_cut()) {
+    const PipelineChoice choice = given_choice(job_.config(), demand(), tokens);
+    choose_plan(choice.target_tokens);
+    return sizes_of(choice.cut);
   }
-  const std::vector<LayerRange> cut = given_partition(job_.config().layers, stages, job_.options.layer_counts,
-                                                      std::max<int64_t>(1, job_.options.virtual_stages));
-  choose_plan(choose_target_tokens(job.tokens, job_.shape(cut), job_.machine.cuda ? kMaxCudaTarget : kMaxCpuTarget));
+  const BlockCosts costs = block_costs();
+  std::pair<std::vector<int64_t>, int64_t> chosen;  // the blocks at which pieces end, and the target tokens
+  if (job_.is_first()) {                            // hosts with different processors might choose differently
+    const PipelineChoice choice =
+        choose(costs, pipeline_job(job_.config(), demand(), tokens, max_first_target(job_.machine.cuda)));
+    for (const LayerRange& range : choice.cut) chosen.first.push_back(end_block(range));
+    chosen.second = choice.target_tokens;
+  }
+  chosen = job_.pipeline.broadcast_value(chosen, 0, job_.load_timeout(), "cut");
+  const std::vector<LayerRange> cut = cut_at_blocks(chosen.first);
+  job_.say("cut by what layers cost: " + layers_text(job_.pieces(cut)));
+  choose_plan(chosen.second);
   return sizes_of(cut);
 }
 
@@ -65,7 +63,7 @@ void ScoringJob::choose_plan(int64_t target_tokens) {
     const Samples& all = job_.samples->all();
     if (job_.options.stride > 0 && !windows_ && any_longer(all.offsets, job_.config().max_positions))
       windows_ = cut_windows(all, job_.config().max_positions, job_.options.stride);
-    const MicroBatches::Size size = micro_batch_size(target_tokens);
+    const MicroBatches::Size size = micro_batch_size(job_.config(), demand(), target_tokens);
     if (job_.options.results.embeddings)
       micro_batches_.emplace(all.input_tokens, all.ids, size);
     else if (windows_)
@@ -77,46 +75,28 @@ void ScoringJob::choose_plan(int64_t target_tokens) {
   plan_ = job_.world.broadcast_value(plan_, 0, job_.load_timeout(), "plan");
 }
 
-// Parts bring nothing if one rank has all layers. The last part of a sample must contain its tail.
-MicroBatches::Size ScoringJob::micro_batch_size(int64_t tokens) const {
-  const int64_t smallest_part = std::max(job_.machine.cuda ? kMinCudaPart : kMinCpuPart, tail_length(job_.config()));
-  return {.samples = job_.options.micro_batch,
-          .tokens = tokens,
-          .smallest_part = job_.pipeline.size() == 1 ? 0 : smallest_part,
-          .part = job_.machine.cuda ? 0 : kMaxCpuPart,
-          .growth = job_.machine.cuda
-                        ? estimate_part_growth(job_.config(), job_.compute, job_.options.results.of_last_positions())
-                        : 0,
-          .replicas = job_.options.replicas};
-}
-
 // Of the job's tokens; not none, however few there are.
 int64_t ScoringJob::share_of_replica(int64_t tokens) const {
   return (tokens + job_.options.replicas - 1) / job_.options.replicas;
 }
 
-PipelineJob ScoringJob::pipeline_job(int64_t tokens, int64_t max_target) const {
-  return {.stages = job_.pipeline.size(),
-          .tokens = tokens,
-          .length = mean_length(),
-          .size = micro_batch_size(max_target),
-          .result_bytes = result_bytes(),
+ScoringDemand ScoringJob::demand() const {
+  return {.length = mean_length(),
+          .stages = job_.pipeline.size(),
+          .replicas = job_.options.replicas,
+          .micro_batch = job_.options.micro_batch,
+          .virtual_stages = job_.options.virtual_stages,
+          .layer_counts = job_.options.layer_counts,
+          .balance = job_.options.balance,
+          .results = job_.options.results,
+          .compute = job_.compute,
+          .cuda = job_.machine.cuda,
+          .transfer = estimate_transfer(job_.config(), job_.compute,
+                                        job_.machine.transport == Transport::kPeer ? kPeerLink : kNcclLink),
           .pipelines_on_host = job_.pipelines_on_host(),
           .result_threads = job_.result_thread_count(),
           .devices = job_.machine.devices.of_ranks(static_cast<int>(job_.replica()) * job_.pipeline.size(),
-                                                   job_.pipeline.size()),
-          .pieces = job_.options.virtual_stages};
-}
-
-// The mean bytes of results for each token.
-double ScoringJob::result_bytes() const {
-  const ResultKind& results = job_.options.results;
-  if (results.positions == Positions::kNone && results.hidden == Hidden::kNone) return 0;
-  const auto rows = results.of_last_positions() ? 1 / static_cast<double>(mean_length()) : 1.0;
-  if (results.hidden != Hidden::kNone)
-    return rows * static_cast<double>(job_.config().hidden) * static_cast<double>(size_bytes(job_.compute));
-  if (results.columns() > 0) return rows * static_cast<double>(results.columns()) * (sizeof(int32_t) + sizeof(float));
-  return rows * static_cast<double>(job_.config().vocab) * sizeof(float);
+                                                   job_.pipeline.size())};
 }
 
 // The largest micro-batch, in tokens, that leaves half of the device's free memory for transfers, caches and others.
@@ -134,20 +114,9 @@ int64_t ScoringJob::largest_target(const std::vector<LayerRange>& cut) const {
 
 int64_t ScoringJob::mean_length() const { return std::min(job_.samples->mean_length(), job_.config().max_positions); }
 
-StageTime ScoringJob::transfer_cost() const {
-  return estimate_transfer(job_.config(), job_.compute,
-                           job_.machine.transport == Transport::kPeer ? kPeerLink : kNcclLink);
-}
-
 BlockCosts ScoringJob::block_costs() {
-  const ResultKind& results = job_.options.results;
-  const auto length = static_cast<double>(mean_length());
-  const double kept =
-      results.of_last_positions() ? std::min(length, static_cast<double>(tail_length(job_.config()))) / length : 0;
-  const bool logits = results.positions != Positions::kNone && results.hidden == Hidden::kNone;
-  const BlockCosts measured = time_blocks(
-      *job_.shards, job_.machine, job_.world, job_.compute, timed_samples(),
-      job_.machine.cuda ? TimedSizes{} : TimedSizes{.small = kMinCpuPart, .large = kMaxCpuTarget}, job_.load_timeout());
+  const BlockCosts measured = time_blocks(*job_.shards, job_.machine, job_.world, job_.compute, timed_samples(),
+                                          timed_sizes(job_.machine.cuda), job_.load_timeout());
   for (const int64_t block : block_kinds(job_.config()).examples) {
     const StageTime& time = measured.blocks[static_cast<size_t>(block)];
     job_.say(fmt::format("n tokens take {:.4f} + n {:.6f} ms in the {} of layer {}", time.fixed * 1e3,
@@ -156,13 +125,7 @@ BlockCosts ScoringJob::block_costs() {
   }
   job_.say(fmt::format("n rows take {:.4f} + n {:.6f} ms in the LM head", measured.head.fixed * 1e3,
                        measured.head.per_token * 1e3));
-  const double rows = !logits ? 0 : results.of_last_positions() ? 1 / length : 1;
-  BlockCosts costs = measured_costs(job_.config(), job_.compute, kept, rows, measured);
-  costs.transfer = transfer_cost();
-  // For samples in parts, the head reads its weights only for the last part.
-  if (rows < 1 && mean_length() > (job_.machine.cuda ? kMaxCudaTarget : kMaxCpuTarget))
-    costs.head = {.fixed = 0, .per_token = costs.head.per_token + rows * costs.head.fixed};
-  return costs;
+  return costs_of_job(job_.config(), demand(), measured);
 }
 
 JobPlan ScoringJob::sizes_of(const std::vector<LayerRange>& cut) const {
@@ -217,11 +180,10 @@ void ScoringJob::measure_and_replan(const std::vector<LayerRange>& cut) {
     }
   });
   const double largest = job_.world.smallest(static_cast<double>(largest_target(cut)), job_.load_timeout());
-  PipelineJob job = pipeline_job(share_of_replica(plan_.tokens), static_cast<int64_t>(largest));
   PipelineCosts costs{.shape = job_.shape(cut),
                       .virtual_stages = std::vector<StageTime>(cut.size()),
-                      .transfer = transfer_cost(),
-                      .devices = job.devices};
+                      .transfer = demand().transfer,
+                      .devices = demand().devices};
   int64_t stage = 0;
   for (const auto& pieces : job_.pipeline.gather_values(mine, 0, job_.options.timeout_seconds, "speeds")) {
     int64_t at = stage++;
@@ -230,11 +192,10 @@ void ScoringJob::measure_and_replan(const std::vector<LayerRange>& cut) {
       at += costs.shape.stages;
     }
   }
-  // With replicas it is not known in advance which micro-batch is the last one of a rank.
-  if (costs.shape.virtual_stages() == 1 && job_.options.results.of_last_positions() && job_.options.replicas == 1)
-    costs.layer_shares = estimate_layer_shares(job_.config(), job_.compute, job.length);
   PipelineChoice choice;
-  if (job_.world.rank() == 0) choice = choose(costs, job);
+  if (job_.world.rank() == 0)
+    choice = choose_again(job_.config(), demand(), std::move(costs), share_of_replica(plan_.tokens),
+                          static_cast<int64_t>(largest));
   choose_plan(choice.target_tokens);
   plan_.late = choice.late;
 }

@@ -7,7 +7,7 @@
 #include "stage/io/validation.h"
 #include "stage/job/job.h"
 #include "stage/job/output_relay.h"
-#include "stage/scoring/planning/choose.h"
+#include "stage/scoring/planning/scoring_demand.h"
 #include "stage/scoring/scorer.h"
 #include "stage/scoring/windows.h"
 
@@ -26,7 +26,7 @@ class ScoringJob : public Workload {
   NotFinite not_finite() const override;
 
  private:
-  StageTime transfer_cost() const;          // estimated
+  ScoringDemand demand() const;
   BlockCosts block_costs();                 // measured; collective
   void choose_plan(int64_t target_tokens);  // rank 0 chooses for all; collective
   TimedSamples timed_samples() const;
@@ -34,12 +34,9 @@ class ScoringJob : public Workload {
   // Chooses the size of micro-batch again, by timing the loaded stages; collective.
   void measure_and_replan(const std::vector<LayerRange>& cut);
   int64_t mean_length() const;  // of the samples or windows that go through the stages
-  double result_bytes() const;
   int64_t largest_target(const std::vector<LayerRange>& cut) const;
   JobPlan sizes_of(const std::vector<LayerRange>& cut) const;
-  MicroBatches::Size micro_batch_size(int64_t tokens) const;
   int64_t share_of_replica(int64_t tokens) const;
-  PipelineJob pipeline_job(int64_t tokens, int64_t max_target) const;
   void open_reference();
   void open_output();
   bool ends_samples(const MicroBatch& one) const;

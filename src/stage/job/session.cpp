@@ -17,16 +17,6 @@ std::vector<Stage> make_pieces(WeightSource& weights, const ModelConfig& config,
 // The weights come from the shards, because routing decides the cost of a layer.
 constexpr int kTimingReaders = 4;
 
-// Times `measure` on a stage of one block.
-StageTime time_block(const ShardSet& shards, Backend& backend, DType compute, int64_t block,
-                     const std::function<StageTime(const Stage&)>& measure) {
-  Progress progress("", 0, Progress::Unit::kBytes, ProgressMode::kOff);
-  ShardWeights weights(shards, backend, compute, progress, kTimingReaders);
-  const Stage stage(weights, shards.config(), layers_of_blocks(block, block + 1));
-  weights.finish();
-  return measure(stage);
-}
-
 }  // namespace
 
 Session::Session(const ShardSet& shards, PipelineRank rank, Progress& progress, int readers)
@@ -52,6 +42,15 @@ StageLinks Session::links(int first_buffers) {
           .watchdog = rank_.watchdog};
 }
 
+void with_block(const ShardSet& shards, Backend& backend, DType compute, int64_t block,
+                const std::function<void(const Stage&)>& work) {
+  Progress progress("", 0, Progress::Unit::kBytes, ProgressMode::kOff);
+  ShardWeights weights(shards, backend, compute, progress, kTimingReaders);
+  const Stage stage(weights, shards.config(), layers_of_blocks(block, block + 1));
+  weights.finish();
+  work(stage);
+}
+
 BlockCosts time_blocks(const ShardSet& shards, const Machine& machine, const MpiWorld& world, DType compute,
                        TimedSamples samples, TimedSizes sizes, double timeout_seconds) {
   world.watchdog().enter({.phase = Phase::kPrepare, .limit_seconds = timeout_seconds});
@@ -65,11 +64,10 @@ BlockCosts time_blocks(const ShardSet& shards, const Machine& machine, const Mpi
   in_turns(world, machine.devices, timeout_seconds, [&] {
     for (auto kind = static_cast<size_t>(world.rank()); kind < timed; kind += static_cast<size_t>(world.size())) {
       const int64_t block = kind == head ? std::ssize(kinds.kind_of) - 1 : kinds.examples[kind];
-      const StageTime time = time_block(shards, backend, compute, block, [&](const Stage& stage) {
-        return kind == head ? measure_head_time(backend, stage, compute)
-                            : measure_stage_time(backend, stage, compute, samples, sizes);
+      with_block(shards, backend, compute, block, [&](const Stage& stage) {
+        mine.emplace_back(kind, kind == head ? measure_head_time(backend, stage, compute)
+                                             : measure_stage_time(backend, stage, compute, samples, sizes));
       });
-      mine.emplace_back(kind, time);
     }
   });
   for (const auto& of_rank : world.gather_values(mine, 0, timeout_seconds, "costs of blocks"))

@@ -58,6 +58,10 @@ class Session {
   int channel_buffers_ = 0;  // buffers of the first stage that the channel supports
 };
 
+// Loads one block, for `work` that measures it.
+void with_block(const ShardSet& shards, Backend& backend, DType compute, int64_t block,
+                const std::function<void(const Stage&)>& work);
+
 // Measures the costs of all blocks and of the LM head on the ranks' devices, before the weights are loaded. --balance
 // and --virtual-stages 0 cut by these costs. Loads a block of each kind (BlockKinds) and times it on batches of two
 // sizes. The ranks divide the kinds among them, and all get all costs. The head's cost, for rows, is 0 if the model

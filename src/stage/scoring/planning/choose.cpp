@@ -53,12 +53,6 @@ CutSamples cut_samples(const PipelineJob& job, int64_t target) {
   return {count, whole * job.length, (samples - (count - 1) * whole) * job.length};
 }
 
-// The seconds that the results of a token take to be emitted.
-double result_seconds(const PipelineJob& job) {
-  return job.result_bytes / std::min({kResultBytesPerSecond, kThreadResultBytesPerSecond * job.result_threads,
-                                      kHostResultBytesPerSecond / static_cast<double>(job.pipelines_on_host)});
-}
-
 // The seconds of a job with micro-batches of up to `target` tokens, until all its results are emitted.
 double job_seconds(PipelineCosts costs, const PipelineJob& job, int64_t target) {
   const CutSamples cut = cut_samples(job, target);
@@ -104,27 +98,6 @@ std::vector<LayerRange> improve_cut(const BlockCosts& costs, const PipelineJob& 
   return cut_at_blocks(fastest);
 }
 
-// The seconds of a job of one rank, of `count` micro-batches of `whole` samples. Of the last one, with `rest` samples,
-// those of the second part follow from LateParts::layer on. `early`: the share of the layers before that one.
-double late_seconds(const PipelineCosts& costs, const PipelineJob& job, int64_t count, int64_t whole, int64_t rest,
-                    int64_t second, double early) {
-  const auto samples_of = [&](int64_t part) {
-    return part < count - 1 ? whole : part < count ? rest - second : second;
-  };
-  const auto seconds_of = [&](int64_t samples) {
-    return costs.virtual_stages.front().seconds(static_cast<double>(samples * job.length));
-  };
-  // The first part counts as a micro-batch that computes the early layers for both, the second as another one.
-  const auto forward = [&](int64_t, int64_t part) {
-    if (part < count - 1) return seconds_of(whole);
-    return (part < count ? early * seconds_of(rest) : 0) + (1 - early) * seconds_of(samples_of(part));
-  };
-  const auto results = [&](int64_t part) {
-    return result_seconds(job) * static_cast<double>(job.length) * static_cast<double>(samples_of(part));
-  };
-  return replay(costs.shape, count + 1, {.forward = forward, .transfer = {}, .head = {}, .results = results}).seconds;
-}
-
 PipelineChoice choose_for(const BlockCosts& costs, const PipelineJob& job, int64_t pieces) {
   const auto best_of = [&](const std::vector<LayerRange>& cut) {
     PipelineChoice best = choose(costs_of_cut(costs, job, cut), job);
@@ -150,6 +123,29 @@ PipelineChoice choose_for(const BlockCosts& costs, const PipelineJob& job, int64
 }
 
 }  // namespace
+
+double result_seconds(const PipelineJob& job) {
+  return job.result_bytes / std::min({kResultBytesPerSecond, kThreadResultBytesPerSecond * job.result_threads,
+                                      kHostResultBytesPerSecond / static_cast<double>(job.pipelines_on_host)});
+}
+
+// Of the last micro-batch, the first part counts as a micro-batch that computes the early layers for both, the second
+// as another one.
+double late_seconds(const PipelineJob& job, const LateJob& late, const std::function<double(int64_t)>& seconds_of) {
+  const int64_t last = late.micro_batches - 1;
+  const auto samples_of = [&](int64_t part) {
+    return part < last ? late.whole : part == last ? late.rest - late.second : late.second;
+  };
+  const auto forward = [&](int64_t, int64_t part) {
+    if (part < last) return seconds_of(late.whole);
+    return (part == last ? late.early * seconds_of(late.rest) : 0) + (1 - late.early) * seconds_of(samples_of(part));
+  };
+  const auto results = [&](int64_t part) {
+    return result_seconds(job) * static_cast<double>(job.length) * static_cast<double>(samples_of(part));
+  };
+  return replay({}, late.micro_batches + 1, {.forward = forward, .transfer = {}, .head = {}, .results = results})
+      .seconds;
+}
 
 std::vector<int64_t> candidate_targets(const PipelineJob& job) {
   const int64_t samples = sample_count(job), largest = job.size.tokens;
@@ -222,7 +218,11 @@ PipelineChoice choose(const PipelineCosts& costs, const PipelineJob& job) {
     early += costs.layer_shares[layer];
     for (const double share : kLastShares) {
       const auto second = std::clamp<int64_t>(std::llround(share * static_cast<double>(rest)), 1, rest - 1);
-      consider(whole * job.length, late_seconds(costs, job, count, whole, rest, second, early),
+      const auto seconds_of = [&](int64_t part) {
+        return costs.virtual_stages.front().seconds(static_cast<double>(part * job.length));
+      };
+      const LateJob late{.micro_batches = count, .whole = whole, .rest = rest, .second = second, .early = early};
+      consider(whole * job.length, late_seconds(job, late, seconds_of),
                {.layer = static_cast<int64_t>(layer) + 1, .samples = second});
     }
   }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -42,6 +43,19 @@ struct PipelineChoice {
 PipelineChoice choose(const BlockCosts& costs, const PipelineJob& job);
 // The same for a given cut: chooses micro-batch and late parts.
 PipelineChoice choose(const PipelineCosts& costs, const PipelineJob& job);
+
+// The seconds that the results of a token take to be emitted.
+double result_seconds(const PipelineJob& job);
+
+// A job of one rank whose last micro-batch is cut by LateParts: micro-batches of `whole` samples, and a last one of
+// `rest`. `early`: the share of the layers before LateParts::layer.
+struct LateJob {
+  int64_t micro_batches = 1, whole = 1, rest = 1;
+  int64_t second = 1;  // LateParts::samples
+  double early = 0;
+};
+// Its seconds. `seconds_of`: those of a number of samples in all layers.
+double late_seconds(const PipelineJob& job, const LateJob& late, const std::function<double(int64_t)>& seconds_of);
 
 // The costs of the virtual stages of this cut.
 PipelineCosts costs_of_cut(const BlockCosts& costs, const PipelineJob& job, const std::vector<LayerRange>& cut);

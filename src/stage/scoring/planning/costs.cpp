@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
+#include <tuple>
 
 #include "stage/model/memory_plan.h"
 #include "stage/model/token_pruning.h"
@@ -22,6 +24,38 @@ constexpr double kLaunchSeconds = 15e-6;  // the small kernels of a block, which
 StageTime line_through(TimedSizes sizes, double small, double large) {
   const double per_token = std::max(0.0, (large - small) / static_cast<double>(sizes.large - sizes.small));
   return {.fixed = std::max(0.0, small - per_token * static_cast<double>(sizes.small)), .per_token = per_token};
+}
+
+double CostCurve::at(double size) const {
+  if (sizes.empty()) return 0;
+  if (sizes.size() == 1) return seconds.front();
+  size_t right = 1;
+  while (right + 1 < sizes.size() && static_cast<double>(sizes[right]) < size) ++right;
+  const auto from = static_cast<double>(sizes[right - 1]), to = static_cast<double>(sizes[right]);
+  const double slope = (seconds[right] - seconds[right - 1]) / (to - from);
+  return std::max(0.0, seconds[right - 1] + slope * (size - from));
+}
+
+BlockKinds block_kinds(const ModelConfig& config) {
+  BlockKinds kinds;
+  // The kind of a block: for a token mixer its type and whether it prunes tokens; for a feed-forward whether it is
+  // dense.
+  std::vector<std::tuple<std::optional<LayerType>, bool>> known;
+  for (int64_t block = 0; block < config.layers * kBlocksOfLayer; ++block) {
+    const int64_t layer = block / kBlocksOfLayer;
+    const bool mixes = block % kBlocksOfLayer == 0;
+    const std::tuple kind{mixes ? std::optional(config.layer_types[static_cast<size_t>(layer)]) : std::nullopt,
+                          mixes ? layer == last_attention_layer(config) : config.is_dense(layer)};
+    const auto found = static_cast<size_t>(std::find(known.begin(), known.end(), kind) - known.begin());
+    if (found == known.size()) {
+      known.push_back(kind);
+      kinds.examples.push_back(block);
+    }
+    // Loading the first block also loads the embedding, which is not needed.
+    if (kinds.examples[found] == 0) kinds.examples[found] = block;
+    kinds.kind_of.push_back(found);
+  }
+  return kinds;
 }
 
 double estimate_part_growth(const ModelConfig& config, DType compute, bool last_positions) {

@@ -28,6 +28,21 @@ struct TimedSizes {
 // The line through the seconds measured for two sizes.
 StageTime line_through(TimedSizes sizes, double small, double large);
 
+// Seconds measured for several sizes, which ascend. Lines join them, and the outermost two continue.
+struct CostCurve {
+  std::vector<int64_t> sizes;
+  std::vector<double> seconds;
+  double at(double size) const;
+};
+
+// One block of each kind in the model (token mixers, among them the one that prunes tokens, and feed-forwards), and the
+// kind of every block.
+struct BlockKinds {
+  std::vector<int64_t> examples;
+  std::vector<size_t> kind_of;  // [blocks]
+};
+BlockKinds block_kinds(const ModelConfig& config);
+
 // The costs of micro-batches on each virtual stage of a pipeline, and of transfers between ranks.
 struct PipelineCosts {
   PipelineShape shape;

@@ -2,12 +2,12 @@
 #include "stage/scoring/planning/measure.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <limits>
 #include <numeric>
 #include <optional>
 #include <random>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -123,95 +123,129 @@ BatchArrays step_of(const CacheShape& caches, int64_t cached, int64_t tokens) {
 }
 
 // Caches for such steps, small enough to be filled quickly: many long sequences get fewer cached positions.
+constexpr int64_t kStepPage = 256, kMaxStepPages = 1024;
 CacheShape shape_of_steps(int64_t& cached, int64_t tokens) {
-  constexpr int64_t kPage = 256, kMaxPages = 1024;
-  const int64_t pages = std::clamp<int64_t>(kMaxPages / tokens, 1, cached / kPage + 1);
-  cached = std::min(cached, pages * kPage - 1);
-  return {.slots = tokens, .pages = tokens * pages, .page_size = kPage};
+  const int64_t pages = std::clamp<int64_t>(kMaxStepPages / tokens, 1, cached / kStepPage + 1);
+  cached = std::min(cached, pages * kStepPage - 1);
+  return {.slots = tokens, .pages = tokens * pages, .page_size = kStepPage};
 }
+
+// A stage, random hidden states for it, and caches if the samples need them.
+class TimedStage {
+ public:
+  // `largest`: the most tokens of a pass; `positions`: the most positions of a sample in parts, 0: none is.
+  TimedStage(Backend& backend, const Stage& stage, DType compute, TimedSamples samples, int64_t largest,
+             int64_t positions)
+      : backend_(backend),
+        stage_(stage),
+        samples_(samples),
+        cuts_(samples.last_positions && prunes_tokens(stage.config(), stage.layers())),
+        scratch_(
+            backend.allocate(stage_memory(stage.config(), stage.layers(), compute, compute, largest, 0).scratch_bytes)),
+        memory_(backend),
+        residual_(memory_.allocate(compute, {largest, stage.config().hidden})),
+        noise_(std::min(residual_.numel(), kMaxNoise)),
+        stopwatch_(backend) {
+    cached_ = samples.cached.value_or(0);
+    shape_ = samples.cached ? shape_of_steps(cached_, largest) : shape_of_caches(positions);
+    if (!samples.cached && positions == 0) return;
+    caches_.emplace(backend, stage.config(), stage.layers(), compute, shape_);
+    for (const LayerCache& layer : caches_->layers())
+      for (const Tensor& cache : {layer.key_values.keys, layer.key_values.values, layer.conv.states})
+        if (cache && is_float(cache)) noise_.fill(backend, cache);
+  }
+
+  // The seconds of `tokens` tokens, the first of them after `past` others of its sample.
+  double seconds(int64_t tokens, int64_t past, double warm_seconds = 0) {
+    const ModelConfig& config = stage_.config();
+    const BatchTensors arrays =
+        put(backend_, memory_,
+            samples_.cached ? step_of(shape_, cached_, tokens)
+                            : batch_of(samples_.length, past, tokens, cuts_ ? tail_length(config) : 0));
+    TokenPruning pruning = arrays.tail;
+    if (cuts_) pruning.residual = memory_.allocate(residual_.dtype, {pruning.batch.tokens, config.hidden});
+    noise_.fill(backend_, residual_);  // the runs of another size have changed it
+    const auto pass = [&] {
+      stage_.forward({.ops = backend_.ops(),
+                      .scratch = scratch_,
+                      .residual = residual_.rows(0, tokens),
+                      .batch = arrays.batch,
+                      .pruning = cuts_ ? &pruning : nullptr,
+                      .caches = samples_.cached || past > 0 ? &*caches_ : nullptr});
+    };
+    for (const double end = steady_seconds() + warm_seconds; steady_seconds() < end;)
+      static_cast<void>(stopwatch_.seconds(pass));
+    return stopwatch_.seconds(pass);
+  }
+
+ private:
+  static constexpr int64_t kMaxNoise = int64_t{16} << 20;  // values; more tokens repeat them
+
+  Backend& backend_;
+  const Stage& stage_;
+  const TimedSamples samples_;
+  const bool cuts_;
+  Scratch scratch_;
+  TensorMemory memory_;
+  Tensor residual_;
+  const Noise noise_;
+  Stopwatch stopwatch_;
+  int64_t cached_ = 0;
+  CacheShape shape_;
+  std::optional<Caches> caches_;
+};
 
 }  // namespace
 
 StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute, TimedSamples samples,
                              TimedSizes sizes) {
-  const ModelConfig& config = stage.config();
-  const int64_t length = std::clamp<int64_t>(samples.length, 1, sizes.large);
   const int64_t past = std::max<int64_t>(0, (samples.length - sizes.large) / 2);
-  int64_t cached = samples.cached.value_or(0);
-  const CacheShape shape =
-      samples.cached ? shape_of_steps(cached, sizes.large) : shape_of_caches(past > 0 ? past + sizes.large : 0);
-  const bool cuts = samples.last_positions && prunes_tokens(config, stage.layers());
-  const StageMemory cost = stage_memory(config, stage.layers(), compute, compute, sizes.large, 0);
-  Scratch scratch(backend.allocate(cost.scratch_bytes));
-  TensorMemory memory(backend);
-  const Tensor residual = memory.allocate(compute, {sizes.large, config.hidden});
-  const Noise noise(residual.numel());
-  std::optional<Caches> caches;
-  if (shape.pages > 0) {
-    caches.emplace(backend, config, stage.layers(), compute, shape);
-    for (const LayerCache& layer : caches->layers())
-      for (const Tensor& cache : {layer.key_values.keys, layer.key_values.values, layer.conv.states})
-        if (cache && is_float(cache)) noise.fill(backend, cache);
-  }
-  Stopwatch stopwatch(backend);
-  const auto seconds = [&](int64_t tokens) {
-    const BatchTensors arrays = put(backend, memory,
-                                    samples.cached ? step_of(shape, cached, tokens)
-                                                   : batch_of(length, past, tokens, cuts ? tail_length(config) : 0));
-    TokenPruning pruning = arrays.tail;
-    if (cuts) pruning.residual = memory.allocate(compute, {pruning.batch.tokens, config.hidden});
-    noise.fill(backend, residual);  // the runs of another size have changed it
-    return stopwatch.seconds([&] {
-      stage.forward({.ops = backend.ops(),
-                     .scratch = scratch,
-                     .residual = residual.rows(0, tokens),
-                     .batch = arrays.batch,
-                     .pruning = cuts ? &pruning : nullptr,
-                     .caches = caches ? &*caches : nullptr});
-    });
-  };
-  const double small = seconds(sizes.small), large = seconds(sizes.large);
+  samples.length = std::clamp<int64_t>(samples.length, 1, sizes.large);
+  TimedStage timed(backend, stage, compute, samples, sizes.large, past > 0 ? past + sizes.large : 0);
+  const double small = timed.seconds(sizes.small, past), large = timed.seconds(sizes.large, past);
   return line_through(sizes, small, large);
 }
 
-StageTime measure_head_time(Backend& backend, const Stage& stage, DType compute) {
-  const ModelConfig& config = stage.config();
-  constexpr TimedSizes kRows{.small = 32, .large = kHeadRows};
-  Scratch scratch(
-      backend.allocate(stage_memory(config, stage.layers(), compute, compute, kRows.large, kRows.large).scratch_bytes));
-  TensorMemory memory(backend);
-  const Tensor residual = memory.allocate(compute, {kRows.large, config.hidden}),
-               logits = memory.allocate(DType::kF32, {kRows.large, config.vocab});
-  Noise(residual.numel()).fill(backend, residual);
-  Stopwatch stopwatch(backend);
-  const auto seconds = [&](int64_t rows) {
-    return stopwatch.seconds(
-        [&] { stage.head(backend.ops(), residual.rows(0, rows), {}, scratch, logits.rows(0, rows)); });
-  };
-  const double small = seconds(kRows.small), large = seconds(kRows.large);
-  return line_through(kRows, small, large);
+CostCurve measure_stage_curve(Backend& backend, const Stage& stage, DType compute, TimedSamples samples,
+                              std::span<const int64_t> sizes, double warm_seconds) {
+  CostCurve curve{.sizes = {sizes.begin(), sizes.end()}, .seconds = {}};
+  if (samples.cached) {  // each number of sequences in caches for it, because many sequences have room for less
+    for (const int64_t sequences : sizes)
+      curve.seconds.push_back(TimedStage(backend, stage, compute, samples, sequences, 0)
+                                  .seconds(sequences, 0, sequences == sizes.front() ? warm_seconds : 0));
+    return curve;
+  }
+  TimedStage timed(backend, stage, compute, samples, sizes.back(), sizes.front() < samples.length ? samples.length : 0);
+  for (const int64_t tokens : sizes) {
+    const int64_t past = std::max<int64_t>(0, (samples.length - tokens) / 2);
+    curve.seconds.push_back(timed.seconds(tokens, past, warm_seconds));
+    warm_seconds = 0;
+  }
+  return curve;
 }
 
-BlockKinds block_kinds(const ModelConfig& config) {
-  BlockKinds kinds;
-  // The kind of a block: for a token mixer its type and whether it prunes tokens; for a feed-forward whether it is
-  // dense.
-  std::vector<std::tuple<std::optional<LayerType>, bool>> known;
-  for (int64_t block = 0; block < config.layers * kBlocksOfLayer; ++block) {
-    const int64_t layer = block / kBlocksOfLayer;
-    const bool mixes = block % kBlocksOfLayer == 0;
-    const std::tuple kind{mixes ? std::optional(config.layer_types[static_cast<size_t>(layer)]) : std::nullopt,
-                          mixes ? layer == last_attention_layer(config) : config.is_dense(layer)};
-    const auto found = static_cast<size_t>(std::find(known.begin(), known.end(), kind) - known.begin());
-    if (found == known.size()) {
-      known.push_back(kind);
-      kinds.examples.push_back(block);
-    }
-    // Loading the first block also loads the embedding, which is not needed.
-    if (kinds.examples[found] == 0) kinds.examples[found] = block;
-    kinds.kind_of.push_back(found);
-  }
-  return kinds;
+int64_t max_timed_sequences(int64_t cached) { return kMaxStepPages / (cached / kStepPage + 1); }
+
+CostCurve measure_head_curve(Backend& backend, const Stage& stage, DType compute, std::span<const int64_t> rows) {
+  const ModelConfig& config = stage.config();
+  const int64_t most = rows.back();
+  Scratch scratch(backend.allocate(stage_memory(config, stage.layers(), compute, compute, most, most).scratch_bytes));
+  TensorMemory memory(backend);
+  const Tensor residual = memory.allocate(compute, {most, config.hidden}),
+               logits = memory.allocate(DType::kF32, {most, config.vocab});
+  Noise(residual.numel()).fill(backend, residual);
+  Stopwatch stopwatch(backend);
+  CostCurve curve{.sizes = {rows.begin(), rows.end()}, .seconds = {}};
+  for (const int64_t count : rows)
+    curve.seconds.push_back(stopwatch.seconds(
+        [&] { stage.head(backend.ops(), residual.rows(0, count), {}, scratch, logits.rows(0, count)); }));
+  return curve;
+}
+
+StageTime measure_head_time(Backend& backend, const Stage& stage, DType compute) {
+  constexpr TimedSizes kRows{.small = 32, .large = kHeadRows};
+  const CostCurve curve = measure_head_curve(backend, stage, compute, std::array{kRows.small, kRows.large});
+  return line_through(kRows, curve.seconds.front(), curve.seconds.back());
 }
 
 }  // namespace lfm2

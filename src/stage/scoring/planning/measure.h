@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <optional>
-#include <vector>
+#include <span>
 
 #include "kernels/backend.h"
 #include "stage/model/stage.h"
@@ -27,12 +27,13 @@ StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute
 // Times the final norm and LM head of the last stage on rows instead of tokens.
 StageTime measure_head_time(Backend& backend, const Stage& stage, DType compute);
 
-// One block of each kind in the model (token mixers, among them the one that prunes tokens, and feed-forwards), and the
-// kind of every block.
-struct BlockKinds {
-  std::vector<int64_t> examples;
-  std::vector<size_t> kind_of;  // [blocks]
-};
-BlockKinds block_kinds(const ModelConfig& config);
+// The same for several ascending sizes. A size below the samples' length is a part from the middle of a sample, and a
+// number of sequences has the cached tokens that fit into the timing's caches. The device works for `warm_seconds`
+// before, so that its clock is that of a long job.
+CostCurve measure_stage_curve(Backend& backend, const Stage& stage, DType compute, TimedSamples samples,
+                              std::span<const int64_t> sizes, double warm_seconds = 0);
+// The most sequences that are timed with this number of cached tokens each.
+int64_t max_timed_sequences(int64_t cached);
+CostCurve measure_head_curve(Backend& backend, const Stage& stage, DType compute, std::span<const int64_t> rows);
 
 }  // namespace lfm2

@@ -69,6 +69,13 @@ bool ReplayedRank::carry_out(const Action& action, const ActionTimes& times) {
     compute = std::max(compute, *device) + seconds;
     *device = compute;
     busy += seconds;
+    if (times.on_computed)
+      times.on_computed({.stage = stage,
+                         .piece = action.piece,
+                         .micro_batch = action.micro_batch,
+                         .head = action.kind == ActionKind::kGiveResult,
+                         .start = compute - seconds,
+                         .end = compute});
   };
   switch (action.kind) {
     case ActionKind::kTakeTokens:

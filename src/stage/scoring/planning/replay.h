@@ -10,12 +10,20 @@
 
 namespace lfm2 {
 
+// A computation of a rank: layers, or final norm and LM head.
+struct ReplayedSpan {
+  int64_t stage, piece, micro_batch;
+  bool head;
+  double start, end;
+};
+
 // Seconds of the actions. Actions without a function take no time.
 struct ActionTimes {
   std::function<double(int64_t virtual_stage, int64_t micro_batch)> forward;
   std::function<double(int64_t micro_batch)> transfer;      // from a rank to the next one
   std::function<double(int64_t micro_batch)> head;          // final norm and LM head, on the last rank
   std::function<double(int64_t micro_batch)> results = {};  // to emit the results, in parallel with computation
+  std::function<void(const ReplayedSpan&)> on_computed = {};
 };
 
 struct Replayed {
