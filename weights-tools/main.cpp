@@ -190,6 +190,43 @@ void add_inspect(CLI::App& app, Program& program) {
   command->callback([&program] { program.run = [&program] { run_inspect(program.inspect); }; });
 }
 
+// Of a job on a machine whose costs are known.
+void add_machine_plan(CLI::App& command, PlanOptions& options) {
+  begin_group(command, help_group::kMachine);
+  CLI::Option* machine =
+      command
+          .add_option("--machine", options.machine,
+                      "Costs that lfm2_stage doctor --save measured: also predict the job's time, and its best layout")
+          ->type_name("FILE.json")
+          ->excludes("--stages", "--draft");
+  CLI::Option* ranks = add_numbers(command, "--ranks", options.ranks,
+                                   "Ranks of the job; several numbers print the best of each", 1, 65536)
+                           ->needs(machine);
+  machine->needs(ranks);
+  begin_group(command, help_group::kLayout);
+  add_number(command, "--replicas", options.replicas, "Pipelines side by side; ranks = replicas x stages", 1, 65536)
+      ->needs(machine);
+  add_number(command, "--virtual-stages", options.virtual_stages, "Pieces of layers of each rank; 0: chosen", 0, kMax)
+      ->needs(machine);
+  command.add_flag("--balance", options.balance, "Layers cut so that the stages take equally long")
+      ->needs(machine)
+      ->excludes("--layers");
+  begin_group(command, help_group::kInput);
+  add_number(command, "--samples", options.samples, "Samples, or prompts, of the job (1024)", 1, kMax)->needs(machine);
+  command.add_option("--logits", options.logits, "Positions with results: last, all or none")
+      ->check(CLI::IsMember({"last", "all", "none"}))
+      ->needs(machine);
+  begin_group(command, help_group::kGeneration);
+  add_number(command, "--max-tokens", options.max_tokens, "New tokens of each prompt, instead of scoring", 1, kMax)
+      ->needs(machine);
+  add_number(command, "--max-num-seqs", options.max_sequences, "Sequences generated at a time; 0: chosen", 0, kMax)
+      ->needs(machine);
+  add_number(command, "--max-batched-tokens", options.prompt_tokens, "Prompt tokens in one step; 0: chosen", 0, kMax)
+      ->needs(machine);
+  add_number(command, "--page-size", options.page_size, "Positions in one page of the KV cache", 1, 1 << 20)
+      ->needs(machine);
+}
+
 void add_plan(CLI::App& app, Program& program) {
   CLI::App* command = add_command(app, "plan", "Memory and cost of each stage, without a GPU");
   PlanOptions& options = program.plan;
@@ -207,6 +244,7 @@ void add_plan(CLI::App& app, Program& program) {
   add_number(*command, "--micro-batch", options.micro_batch, "Samples in one micro-batch; 0: enough for 2048 tokens", 0,
              kMax)
       ->capture_default_str();
+  add_machine_plan(*command, options);
   begin_group(*command, help_group::kMachine);
   command->add_option("--gpu-memory", options.gpu_memory, "Report whether each stage fits, e.g. 80GB")
       ->type_name("BYTES");

@@ -5,6 +5,8 @@
 #include <regex>
 #include <sstream>
 
+#include "stage/planning/machine_costs.h"
+#include "stage/shards/shard_reader.h"
 #include "support/program.h"
 #include "support/shards.h"
 #include "support/weights_support.h"
@@ -97,6 +99,49 @@ TEST(DoctorTest, ThePlaceOfAnOutput) {
   const Outcome limited = run_program(Words{"prlimit", "--fsize=1000000000"} + doctor(output));
   EXPECT_EQ(limited.exit_code, 0) << limited.out << limited.err;
   EXPECT_EQ(count(limited.out, "slow +.*/o.h5 on .*: a file may have at most 1.00 GB"), 1) << limited.out;
+}
+
+TEST(DoctorTest, SavesWhatTheModelCosts) {
+  const TemporaryFolder folder;
+  const Words save{"--save", folder / "m.json", "--length", "16"};
+  const Outcome outcome = run_program(mpirun(2) + doctor(kWeights + save));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_EQ(count(outcome.out, "saved what the model costs"), 1) << outcome.out;
+  const ShardSet shards = ShardSet::open(golden_shards("tiny-moe", 4));
+  const MachineCosts costs = read_machine_costs(folder / "m.json", shards.config());
+  std::vector<int64_t> lengths;
+  for (const SampleCosts& one : costs.hosts.front().samples) lengths.push_back(one.length);
+  EXPECT_EQ(lengths.front(), 16);
+  EXPECT_EQ(std::ssize(costs.hosts), costs.cuda ? 1 : 2);
+  ASSERT_EQ(costs.links.size(), 1u);
+  for (HostCosts host : costs.hosts)
+    for_each_curve(host, [](const CostCurve& curve) {
+      for (const double seconds : curve.seconds) EXPECT_GT(seconds, 0);
+    });
+  // plan predicts with it.
+  const auto plan = [&](const std::string& model, const Words& options) {
+    return run_program(Words{LFM2_WEIGHTS_TOOLS_PROGRAM, "plan", model, "--machine", folder / "m.json", "--ranks"} +
+                       options);
+  };
+  const std::string model = kWeights.back();
+  const Outcome scoring = plan(model, {"2", "--samples", "64", "--length", "16", "--micro-batch", "4"});
+  EXPECT_EQ(scoring.exit_code, 0) << scoring.out << scoring.err;
+  EXPECT_EQ(count(scoring.out, "^ *as given +2 +1 +2 +1 +4 +16 +[0-9.e-]+ "), 1) << scoring.out;
+  EXPECT_EQ(count(scoring.out, "^ +best +2 "), 1) << scoring.out;
+  const Outcome generation = plan(model, {"1,2,512", "--samples", "8", "--max-tokens", "4", "--json"});
+  EXPECT_EQ(generation.exit_code, 0) << generation.err;
+  EXPECT_EQ(count(generation.out, "\"new_tokens_per_second\": [1-9]"), 1 + 2 + 4) << generation.out;
+  // Another model, another type, ranks that no layout has.
+  EXPECT_EQ(plan("lfm2-350m", {"2"}).exit_code, 65);
+  EXPECT_EQ(plan("lfm2-350m", {"2"}).error_lines().size(), 1u);
+  EXPECT_EQ(plan(model, {"2", "--dtype", "fp16"}).exit_code, 65);
+  EXPECT_EQ(plan(model, {"3", "--replicas", "2"}).exit_code, 64);
+  EXPECT_EQ(run_program({LFM2_WEIGHTS_TOOLS_PROGRAM, "plan", model, "--ranks", "2"}).exit_code, 64);
+  // Nothing is left of a file that cannot be written.
+  const Outcome refused = run_program(mpirun(2) + doctor(kWeights + Words{"--save", folder / "none/m.json"}));
+  EXPECT_EQ(refused.exit_code, 73) << refused.out << refused.err;
+  EXPECT_EQ(refused.error_lines().size(), 1u) << refused.err;
+  EXPECT_EQ(run_program(doctor({"--save", folder / "m.json"})).exit_code, 64);
 }
 
 TEST(DoctorTest, OtherShardsOnOtherRanks) {

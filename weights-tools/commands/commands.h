@@ -10,6 +10,8 @@
 
 namespace lfm2 {
 
+struct ModelConfig;
+
 struct SplitOptions {
   std::string model, out, dtype = "keep";
   std::vector<std::string> adapters = {};  // folders, in the order in which they are merged
@@ -56,6 +58,13 @@ struct PlanOptions {
   std::vector<int64_t> layers;
   int64_t micro_batch = 0, length = 32;  // micro_batch 0: enough samples for 2048 tokens
   bool json = false;
+  // A job on a machine: --machine, and the job's options, named as those of lfm2_stage.
+  std::optional<std::string> machine;
+  std::vector<int64_t> ranks;
+  int64_t samples = 1024, replicas = 1, virtual_stages = 1;
+  bool balance = false;
+  std::string logits = "last";
+  int64_t max_tokens = 0, max_sequences = 0, prompt_tokens = 0, page_size = 256;  // max_tokens 0: scoring
 };
 
 struct TokenizeOptions {
@@ -79,6 +88,7 @@ void run_verify(const VerifyOptions& options, const Console& console);
 void run_inspect(const InspectOptions& options);
 void run_inspect_drafter(const InspectOptions& options);  // of the folder of a drafter
 void run_plan(const PlanOptions& options);
+void run_machine_plan(const PlanOptions& options, const ModelConfig& config);  // with --machine
 void run_tokenize(const TokenizeOptions& options);
 
 }  // namespace lfm2

@@ -112,6 +112,7 @@ void run_plan(const PlanOptions& options) {
   plan.input.samples =
       options.micro_batch > 0 ? options.micro_batch : std::max<int64_t>(kUsualTokens / options.length, 1);
   auto model = open_for_plan(options);
+  if (options.machine) return run_machine_plan(options, model->config());
   if (plan.input.dtype && holds_fp8(*model)) model = dequantize(std::move(model), *plan.input.dtype);
   plan.input.act = act_dtype(*model, plan.input.dtype);
   plan.stages = stage_needs(*model, choose_stages(model->config().layers, options.stages, options.layers), plan.input);
