@@ -216,6 +216,9 @@ void add_machine_plan(CLI::App& command, PlanOptions& options) {
   command.add_option("--logits", options.logits, "Positions with results: last, all or none")
       ->check(CLI::IsMember({"last", "all", "none"}))
       ->needs(machine);
+  command.add_flag("--score", options.score, "Log-probabilities of all tokens instead of logits")
+      ->needs(machine)
+      ->excludes("--logits");
   begin_group(command, help_group::kGeneration);
   add_number(command, "--max-tokens", options.max_tokens, "New tokens of each prompt, instead of scoring", 1, kMax)
       ->needs(machine);

@@ -62,7 +62,7 @@ struct PlanOptions {
   std::optional<std::string> machine;
   std::vector<int64_t> ranks;
   int64_t samples = 1024, replicas = 1, virtual_stages = 1;
-  bool balance = false;
+  bool balance = false, score = false;
   std::string logits = "last";
   int64_t max_tokens = 0, max_sequences = 0, prompt_tokens = 0, page_size = 256;  // max_tokens 0: scoring
 };

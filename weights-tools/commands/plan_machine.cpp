@@ -132,9 +132,11 @@ class MachinePlanner {
     demand.virtual_stages = options_.virtual_stages;
     demand.layer_counts.assign(options_.layers.begin(), options_.layers.end());
     demand.balance = options_.balance;
-    demand.results.positions = options_.logits == "all"    ? Positions::kAll
-                               : options_.logits == "none" ? Positions::kNone
-                                                           : Positions::kLast;
+    demand.results.score = options_.score;
+    if (options_.score || options_.logits == "all")
+      demand.results.positions = Positions::kAll;
+    else
+      demand.results.positions = options_.logits == "none" ? Positions::kNone : Positions::kLast;
     return demand;
   }
   GenerationDemand generation(JobRanks ranks) const {

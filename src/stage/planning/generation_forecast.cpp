@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <map>
 #include <numeric>
 #include <tuple>
 
@@ -18,7 +17,7 @@ namespace lfm2 {
 
 namespace {
 
-constexpr int64_t kMaxRounds = 8;    // of all slots that are simulated
+constexpr int64_t kMaxRounds = 4;    // of all slots that are simulated
 constexpr double kCacheShare = 0.9;  // of the memory that weights and activations leave
 
 // Equal prompts, all of which wait at the start.
@@ -42,19 +41,23 @@ class EqualRequests : public RequestSource {
 // The sequences of a replica, as far as the sizes of steps depend on them.
 class SimulatedSequences {
  public:
-  explicit SimulatedSequences(const GenerationDemand& demand) : demand_(demand) {}
+  SimulatedSequences(const GenerationDemand& demand, int64_t slots, int64_t sequences)
+      : demand_(demand),
+        of_slot_(static_cast<size_t>(slots)),
+        drawn_(static_cast<size_t>(sequences)),
+        begun_(static_cast<size_t>(sequences), -1) {}
 
   // The rows of the step; its draws are kept until returned() has their tokens.
   BlockTimes::StepRows enter(const Step& step, int64_t tail, double now) {
     for (const Admission& one : step.admitted) {
-      Sequence& sequence = of_slot_[one.slot];
+      Sequence& sequence = of_slot_[static_cast<size_t>(one.slot)];
       sequence = {.sample = one.request.sample, .left = one.num_tokens - one.num_cached, .position = one.num_cached};
-      begun_.try_emplace(sequence.sample, now);
+      if (double& begun = begun_[static_cast<size_t>(sequence.sample)]; begun < 0) begun = now;
     }
     BlockTimes::StepRows rows{.length = demand_.length};
     std::vector<int32_t>& draws = draws_.emplace_back();
     for (const StepEntry& entry : step.entries) {
-      Sequence& sequence = of_slot_.at(entry.slot);
+      Sequence& sequence = of_slot_[static_cast<size_t>(entry.slot)];
       if (sequence.left > 0) {
         rows.prompts += entry.count;
         rows.kept += static_cast<double>(std::min<int64_t>(entry.count, tail));
@@ -77,8 +80,8 @@ class SimulatedSequences {
     std::vector<DrawnToken> tokens;
     for (const int32_t sample : draws_.front()) {
       DrawnToken& token = tokens.emplace_back();
-      int64_t& drawn = drawn_[sample];
-      if (drawn++ == 0) first_token_seconds_ += now - begun_.at(sample);
+      int64_t& drawn = drawn_[static_cast<size_t>(sample)];
+      if (drawn++ == 0) first_token_seconds_ += now - begun_[static_cast<size_t>(sample)];
       if (drawn == demand_.new_tokens) token.ends = FinishReason::kLength;
     }
     draws_.pop_front();
@@ -95,9 +98,9 @@ class SimulatedSequences {
   };
 
   const GenerationDemand& demand_;
-  std::map<int32_t, Sequence> of_slot_;
-  std::map<int32_t, int64_t> drawn_;  // by sample
-  std::map<int32_t, double> begun_;
+  std::vector<Sequence> of_slot_;           // [slots]
+  std::vector<int64_t> drawn_;              // [sequences]
+  std::vector<double> begun_;               // [sequences]; below 0: not yet
   std::deque<std::vector<int32_t>> draws_;  // samples, of the steps in flight
   double first_token_seconds_ = 0;
 };
@@ -191,7 +194,7 @@ void simulate(const BlockTimes& times, const StageTime& transfer, const Schedule
               int64_t sequences, GenerationForecast& forecast) {
   const GenerationDemand& demand = forecast.demand;
   EqualRequests requests(sequences, demand.length, demand.new_tokens);
-  SimulatedSequences simulated(demand);
+  SimulatedSequences simulated(demand, limits.caches.slots, sequences);
   SimulatedStages stages(times, transfer, forecast);
   double now = 0;
   Scheduler scheduler(requests, limits, {}, [&now] { return now; });

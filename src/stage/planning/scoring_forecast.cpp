@@ -254,6 +254,7 @@ ScoringForecast forecast_scoring(const MachineCosts& machine, const ModelConfig&
   const RunPlan plan = plan_run(machine, config, times, forecast, offsets);
   forecast.batches = MicroBatches(offsets, {}, plan.size).plan();
   forecast.batches.late = plan.choice.late;
+  if (demand.results.score) forecast.batches.max_scored = forecast.batches.max_tokens;
   const auto replayed = [&](int64_t count, std::vector<ReplayedSpan>* timeline) {
     return replay_samples(times, config, forecast, plan, transfer, count, timeline);
   };

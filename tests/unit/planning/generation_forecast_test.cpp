@@ -5,6 +5,7 @@
 
 #include "stage/planning/block_times.h"
 #include "stage/planning/timeline.h"
+#include "support/golden.h"
 #include "support/machine_costs.h"
 
 namespace lfm2::test {
@@ -94,6 +95,17 @@ TEST_F(GenerationForecastTest, ShortMemory) {
   EXPECT_GT(tight.seconds, 1.05 * roomy.seconds);
   machine_.memory_bytes = 1 << 10;
   EXPECT_FALSE(forecast(1, 64, 64, 256).fits);
+}
+
+// An estimate of an H200 against what docs/performance.md has measured there.
+TEST(EstimatedMachineTest, FourH200) {
+  const ModelConfig config = parse_model_config(builtin_model_config("lfm2-8b-a1b"), "built-in");
+  const MachineCosts machine = read_machine_costs(golden_dir() / "../bench/machines/h200-estimate.json", config);
+  ScoringDemand four = demand_on(machine, config, {.stages = 4});
+  four.length = 32;
+  EXPECT_NEAR(1024 / forecast_scoring(machine, config, four, 1024).seconds, 16287, 0.1 * 16287);
+  GenerationDemand one{.step = {.cuda = true}, .sequences = 1024, .length = 32, .new_tokens = 64};
+  EXPECT_NEAR(forecast_generation(machine, config, one).tokens_per_second(), 91357, 0.1 * 91357);
 }
 
 TEST(TimelineTest, ShowsWhoComputesWhen) {

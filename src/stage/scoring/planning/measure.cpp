@@ -155,8 +155,9 @@ class TimedStage {
         if (cache && is_float(cache)) noise_.fill(backend, cache);
   }
 
-  // The seconds of `tokens` tokens, the first of them after `past` others of its sample.
-  double seconds(int64_t tokens, int64_t past, double warm_seconds = 0) {
+  // The seconds of `tokens` tokens, the first of them after `past` others of its sample. `recorded`: as steps that are
+  // replayed from a recording.
+  double seconds(int64_t tokens, int64_t past, double warm_seconds = 0, bool recorded = false) {
     const ModelConfig& config = stage_.config();
     const BatchTensors arrays =
         put(backend_, memory_,
@@ -175,7 +176,10 @@ class TimedStage {
     };
     for (const double end = steady_seconds() + warm_seconds; steady_seconds() < end;)
       static_cast<void>(stopwatch_.seconds(pass));
-    return stopwatch_.seconds(pass);
+    const double seconds = stopwatch_.seconds(pass);
+    if (!recorded) return seconds;
+    const std::unique_ptr<Recording> recording = backend_.record(pass);
+    return recording ? stopwatch_.seconds([&] { recording->replay(); }) : seconds;
   }
 
  private:
@@ -212,7 +216,7 @@ CostCurve measure_stage_curve(Backend& backend, const Stage& stage, DType comput
   if (samples.cached) {  // each number of sequences in caches for it, because many sequences have room for less
     for (const int64_t sequences : sizes)
       curve.seconds.push_back(TimedStage(backend, stage, compute, samples, sequences, 0)
-                                  .seconds(sequences, 0, sequences == sizes.front() ? warm_seconds : 0));
+                                  .seconds(sequences, 0, sequences == sizes.front() ? warm_seconds : 0, true));
     return curve;
   }
   TimedStage timed(backend, stage, compute, samples, sizes.back(), sizes.front() < samples.length ? samples.length : 0);
