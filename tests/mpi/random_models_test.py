@@ -217,8 +217,11 @@ def expect_many_kinds(models):
         return {model.config.get(key) for model in models}
 
     kinds = {
-        "both classes": len(values("model_type")) == 2,
-        "numbers of taps": values("conv_L_cache") == {2, 3, 4, 5},
+        "all classes": len(values("model_type")) == 3,
+        "numbers of taps": {lfm2_numpy.conv_length(model.config) for model in models} >= {2, 3, 4, 5, 7},
+        "windows": len(values("sliding_window")) >= 4,
+        "without gates and norms": values("use_attention_gate") >= {False, True} and values("use_sandwich_norm") >= {False, True},
+        "biases of attention": values("attention_bias") >= {False, True},
         "with and without biases": values("conv_bias") == {False, True},
         "tied and untied": {lfm2_numpy.is_tied(model.config) for model in models} == {False, True},
         "expert biases": values("use_expert_bias") >= {False, True},
@@ -226,9 +229,9 @@ def expect_many_kinds(models):
         "scaled weights": 2.5 in values("routed_scaling_factor"),
         "bf16 and fp32": {bool(model.bf16) for model in models} == {False, True},
         "odd feed-forwards": sum(any(columns % 8 for columns in model.feed_forwards()) for model in models) >= len(models) / 4,
-        "head sizes": len({model.config["hidden_size"] // model.config["num_attention_heads"] for model in models}) >= 4,
+        "head sizes": len({lfm2_numpy.head_dim(model.config) for model in models}) >= 4,
         "query heads of a key head": len({model.config["num_attention_heads"] // model.config["num_key_value_heads"] for model in models}) >= 4,
-        "bases": len({lfm2_numpy.rope_theta(model.config) for model in models}) >= 3,
+        "bases": len({lfm2_numpy.rope_theta(model.config) for model in models if not lfm2_numpy.is_lfm3(model.config)}) >= 3,
     }
     missing = [kind for kind, there in kinds.items() if not there]
     if missing:

@@ -7,13 +7,15 @@ transformers computes RMSNorm in fp32 even in a model of fp64: here its two norm
 (attention by sdpa, which stays in fp64). Cosines and sines of RoPE are fp32 by definition, and torch's are not always the nearest
 ones: the second column gives transformers the tables of lfm2_numpy. Needs torch and transformers.
 """
+import copy
 import sys
 
 import numpy as np
 import torch
-from transformers import Lfm2Config, Lfm2ForCausalLM, Lfm2MoeConfig, Lfm2MoeForCausalLM
+from transformers import Lfm2Config, Lfm2ForCausalLM, Lfm2MoeConfig, Lfm2MoeForCausalLM, Lfm3Config, Lfm3ForCausalLM
 from transformers.models.lfm2 import modeling_lfm2
 from transformers.models.lfm2_moe import modeling_lfm2_moe
+from transformers.models.lfm3 import modeling_lfm3
 
 import lfm2_numpy
 from random_models import RandomModel
@@ -23,7 +25,18 @@ def norm_in_fp64(self, x):
     return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
 
 
-modeling_lfm2.Lfm2RMSNorm.forward = modeling_lfm2_moe.Lfm2MoeRMSNorm.forward = norm_in_fp64
+modeling_lfm2.Lfm2RMSNorm.forward = modeling_lfm2_moe.Lfm2MoeRMSNorm.forward = modeling_lfm3.Lfm3RMSNorm.forward = norm_in_fp64
+
+CLASSES = {"lfm2": (Lfm2Config, Lfm2ForCausalLM), "lfm2_moe": (Lfm2MoeConfig, Lfm2MoeForCausalLM), "lfm3": (Lfm3Config, Lfm3ForCausalLM)}
+
+
+def as_proportional(config):
+    """transformers reads `default` without its factor; see frequencies() in lfm2_numpy.py."""
+    config = copy.deepcopy(config)
+    for rope in config["rope_parameters"].values() if config["model_type"] == "lfm3" else ():
+        if "partial_rotary_factor" in rope:
+            rope["rope_type"] = "proportional"
+    return config
 
 
 def state_of(tensors, config):
@@ -47,18 +60,19 @@ def logits_of(model, samples):
 worst = np.zeros(2)
 for number in range(int(sys.argv[1]) if len(sys.argv) > 1 else 40):
     made = RandomModel(number)
-    moe = made.config["model_type"] == "lfm2_moe"
-    config = (Lfm2MoeConfig if moe else Lfm2Config).from_dict(dict(made.config))
+    config_class, model_class = CLASSES[made.config["model_type"]]
+    config = config_class.from_dict(as_proportional(made.config))
     config._attn_implementation, config._experts_implementation = "sdpa", "eager"
-    model = (Lfm2MoeForCausalLM if moe else Lfm2ForCausalLM)(config).double().eval()
-    missing, unexpected = model.load_state_dict(state_of(made.tensors, made.config), strict=False)
+    model = model_class(config).double().eval()
+    state = {name.replace(".gate_proj.", ".g_proj."): value for name, value in state_of(made.tensors, made.config).items()}
+    missing, unexpected = model.load_state_dict(state, strict=False)
     assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
     model.tie_weights()
     own = logits_of(model, made.samples)
     ours = lfm2_numpy.Model(made.config, made.tensors, np.float64)
     rotary = next(part for part in model.modules() if type(part).__name__.endswith("RotaryEmbedding"))
-    rotary.forward = lambda x, position_ids: [
-        torch.from_numpy(np.tile(table, 2))[None] for table in ours.cosines_and_sines(x.shape[1])]
+    rotary.forward = lambda x, position_ids, layer_type="full_attention": [
+        torch.from_numpy(np.tile(table, 2))[None] for table in ours.cosines_and_sines(x.shape[1], layer_type)]
     differences = [np.abs(logits - made.exact).max() for logits in (own, logits_of(model, made.samples))]
     plain = np.abs(made.plain - made.exact).max()
     print(f"{number:3} {made.config['model_type']:8} {differences[0]:.2e} {differences[1]:.2e}  (NumPy in fp32: {plain:.2e})")

@@ -17,7 +17,7 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
-CASES = ("kjv-moe", "tiny-moe", "mini-24", "tiny-bf16", "tiny-dense")
+CASES = ("kjv-moe", "tiny-moe", "mini-24", "tiny-bf16", "tiny-lfm3", "tiny-dense")
 
 
 def states_of(model, ids):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Lists every key of a config.json that transformers may read for lfm2 and lfm2_moe: tests/unit/model/model_config_keys.json.
+"""Lists every key of a config.json that transformers may read for lfm2, lfm2_moe and lfm3: tests/unit/model/model_config_keys.json.
 
     model_config_keys.py [FILE]
 
 A row is one key of one class. `from` says why it is in the list:
-    field      a field of Lfm2Config or Lfm2MoeConfig, their bases' fields included; `default` is the class's
+    field      a field of Lfm2Config, Lfm2MoeConfig or Lfm3Config, their bases' fields included; `default` is the class's
     older      a spelling that a class or its base takes besides
     class      a variable of the class, which a config.json can overwrite
     read       an attribute of the configuration that the code of the models, masks, caches or configurations reads
@@ -29,11 +29,11 @@ import sys
 import textwrap
 
 import transformers
-from transformers import Lfm2Config, Lfm2MoeConfig
+from transformers import Lfm2Config, Lfm2MoeConfig, Lfm3Config
 from transformers.generation import GenerationConfig
 from transformers.modeling_rope_utils import RopeParameters
 
-CLASSES = {"lfm2": Lfm2Config, "lfm2_moe": Lfm2MoeConfig}
+CLASSES = {"lfm2": Lfm2Config, "lfm2_moe": Lfm2MoeConfig, "lfm3": Lfm3Config}
 READERS = ["configuration_utils.py", "modeling_rope_utils.py", "masking_utils.py", "cache_utils.py", "utils/generic.py",
            "integrations/heterogeneity/configuration_utils.py", "modeling_utils.py"]
 PUBLISHED = ["auto_map", "block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu",

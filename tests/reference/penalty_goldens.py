@@ -33,7 +33,7 @@ def continuations(model, prompts, penalty):
 
 
 cases = []
-for case in ("tiny-moe", "tiny-dense", "tiny-bf16", "mini-24", "kjv-moe"):
+for case in ("tiny-moe", "tiny-dense", "tiny-bf16", "mini-24", "tiny-lfm3", "kjv-moe"):
     model = AutoModelForCausalLM.from_pretrained(golden / case, dtype=torch.float64, attn_implementation="eager",
                                                  experts_implementation="eager").eval()
     with h5py.File(golden / case / "golden.h5") as file:

@@ -14,8 +14,52 @@ def pick(random, *choices):
     return choices[random.integers(len(choices))]
 
 
+def random_lfm3_config(random):
+    """Windows shorter and longer than the samples, every switch, and each spelling of the rotations."""
+    heads_per_key, kv_heads = pick(random, 1, 2, 3, 4), pick(random, 1, 2, 3)
+    layers = int(random.integers(3, 7))
+    types = [pick(random, "conv", "full_attention", "sliding_attention") for _ in range(layers)]
+    types[random.integers(layers)] = "sliding_attention"
+    share = pick(random, 0.25, 0.5, 0.75, 1.0)
+    config = {
+        "model_type": "lfm3",
+        "vocab_size": pick(random, 33, 97, 128, 251),
+        "hidden_size": pick(random, 24, 48, 50, 64, 96),
+        "head_dim": pick(random, 8, 10, 16, 24, 32),
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads_per_key * kv_heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": pick(random, 12, 100, 30, 96, 151),
+        "max_position_embeddings": 256,
+        pick(random, "norm_eps", "rms_norm_eps"): pick(random, 1e-5, 1e-6, 1e-3),
+        "conv_bias": bool(random.integers(2)),
+        "sliding_window": int(random.integers(1, 31)),
+        "use_sandwich_norm": bool(random.integers(4)),
+        "use_attention_gate": bool(random.integers(4)),
+        "attention_bias": bool(random.integers(2)),
+        "tie_word_embeddings": bool(random.integers(2)),
+        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+        "rope_theta": 777.0,  # of a kind without its own
+        "rope_parameters": {
+            "full_attention": {"rope_type": pick(random, "proportional", "default"), "partial_rotary_factor": share,
+                               "rope_theta": pick(random, 500000.0, 1000000.0)},
+            "sliding_attention": pick(random, {"rope_theta": 10000.0}, {"type": "default"},
+                                      {"rope_type": "proportional", "factor": 4.0, "rope_theta": 10000.0}),
+        },
+    }
+    if random.integers(4):
+        config["conv_L_cache"] = int(random.integers(2, 9))
+    if random.integers(4):
+        config["layer_types"] = types
+    else:
+        config["num_hidden_layers"] = 5
+    return config
+
+
 def random_config(number, random):
-    """Both classes in turn, older and newer spellings, odd widths more often than not."""
+    """All classes in turn, older and newer spellings, odd widths more often than not."""
+    if number % 3 == 2:
+        return random_lfm3_config(random)
     heads_per_key, kv_heads, head_dim = pick(random, 1, 2, 3, 4, 7), pick(random, 1, 2, 3), pick(random, 8, 10, 16, 24, 32, 64)
     heads, layers = heads_per_key * kv_heads, int(random.integers(3, 6))
     while heads * head_dim > 192:  # hidden_size
@@ -78,7 +122,7 @@ class RandomModel:
             self.tensors.update({name: lfm2_numpy.round_to_bf16(self.tensors[name]) for name in self.bf16})
         self.samples, exact = [], []
         while len(self.samples) < 5:
-            ids = random.integers(self.config["vocab_size"], size=random.integers(1, 24)).tolist()
+            ids = random.integers(self.config["vocab_size"], size=random.integers(1, 60 if lfm2_numpy.is_lfm3(self.config) else 24)).tolist()
             model = lfm2_numpy.Model(self.config, self.tensors, np.float64)
             logits = model.forward(ids)
             if model.smallest_gap > SMALLEST_GAP:
@@ -103,7 +147,7 @@ class RandomModel:
         config.pop("block_ff_dim", None)
         if config["model_type"] == "lfm2_moe":
             config["moe_intermediate_size"] += more(config["moe_intermediate_size"])
-        else:
+        elif config["model_type"] == "lfm2":
             config["block_auto_adjust_ff_dim"] = False
         tensors = dict(self.tensors)
         for name, value in tensors.items():

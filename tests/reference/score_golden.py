@@ -25,7 +25,7 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
-CASES = ("kjv-moe", "tiny-moe", "mini-24", "tiny-bf16", "tiny-dense")
+CASES = ("kjv-moe", "tiny-moe", "mini-24", "tiny-bf16", "tiny-lfm3", "tiny-dense")
 MAX_POSITIONS, STRIDE = 6, 4
 TEXT_CONFIG = {"model_type": "lfm2", "vocab_size": 1280, "hidden_size": 32, "num_hidden_layers": 4,
                "layer_types": ["conv", "full_attention", "conv", "full_attention"], "num_attention_heads": 2, "num_key_value_heads": 1,

@@ -9,7 +9,8 @@ namespace lfm2::test {
 
 // The shards of a golden case, split into `stages` files: for 1 and for most_stages().
 std::filesystem::path golden_shards(const std::string& golden_case, int stages);
-inline const std::vector<std::string> kGoldenCases = {"tiny-moe", "mini-24", "tiny-bf16", "tiny-dense", "kjv-moe"};
+inline const std::vector<std::string> kGoldenCases = {"tiny-moe",   "mini-24",   "tiny-bf16",
+                                                      "tiny-dense", "tiny-lfm3", "kjv-moe"};
 // Cases in fp8 by other libraries, and those that weights-tools quantised, CASE.SCHEME-MODULES.
 inline const std::vector<std::string> kFp8Cases = {"tiny-fp8-channel", "tiny-fp8-block", "tiny-fp8-hf"};
 inline const std::vector<std::string> kQuantizedCases = {"kjv-moe.channel-experts", "kjv-moe.channel-all",

@@ -14,7 +14,7 @@ quantize() {
   "$1" quantize "$2/$case" --to fp8 --scheme "${how%-*}" --modules "${how#*-}" --out "$3/$4" --force --quiet
   for stages in 1 4; do split "$1" "$3" "$3" "$4" "$stages"; done
 }
-for case in tiny-moe mini-24 tiny-bf16 tiny-dense kjv-moe; do
+for case in tiny-moe mini-24 tiny-bf16 tiny-dense tiny-lfm3 kjv-moe; do
   for stages in 1 4; do split "$@" "$case" "$stages"; done
 done
 for stages in 1 4; do

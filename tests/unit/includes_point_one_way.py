@@ -36,6 +36,7 @@ ALLOWED = {
     "comm/gpu": KERNELS + ["kernels/cuda", "kernels/cuda/common", "comm"],
     "stage/hdf5": ENGINE,
     "stage/model": ENGINE,
+    "stage/model/configs": ENGINE + ["stage/model"],
     "stage/shards": ENGINE + ["stage/hdf5", "stage/model"],
     "stage/dspark": ENGINE + ["stage/model", "stage/shards"],
     "stage/io/lines": BASE,

@@ -57,18 +57,30 @@ std::string layer_name(int64_t layer, const ModelConfig& config) {
 std::string layer_kind(int64_t layer, const ModelConfig& config) {
   if (layer == kEmbeddingLayer) return "";
   if (layer == head_layer(config)) return config.tied_embedding ? "norm (tied to the embedding)" : "norm, lm_head";
-  const bool conv = config.layer_types[static_cast<size_t>(layer)] == LayerType::kConv;
-  return fmt::format("{} + {}", conv ? "conv" : "attention", config.is_dense(layer) ? "dense" : "moe");
+  const auto mixer = [&] {
+    switch (config.layer_types[static_cast<size_t>(layer)]) {
+      case LayerType::kConv:
+        return "conv";
+      case LayerType::kAttention:
+        return "attention";
+      case LayerType::kSlidingAttention:
+        break;
+    }
+    return "sliding attention";
+  };
+  return fmt::format("{} + {}", mixer(), config.is_dense(layer) ? "dense" : "moe");
 }
 
 void print_config(const ModelConfig& c) {
   fmt::print("model      {}: {} layers, hidden {}, vocab {}, LM head {}\n", c.type_name(), c.layers, c.hidden, c.vocab,
              c.tied_embedding ? "tied" : "untied");
   fmt::print("attention  {} heads of {}, {} key-value heads, rope base {}, up to {} positions\n", c.heads, c.head_dim,
-             c.kv_heads, c.rope_theta, c.max_positions);
+             c.kv_heads, c.rope.theta, c.max_positions);
+  if (c.window > 0) fmt::print("sliding    window {}, rope base {}\n", c.window, c.sliding_rope.theta);
+  if (!c.note.empty()) fmt::print("note       {}\n", c.note);
   fmt::print("conv       length {}{}\n", c.conv_length, c.conv_bias ? ", with bias" : "");
   if (c.dense_layers > 0) fmt::print("dense      {} layers, ffn {}\n", c.dense_layers, c.ffn);
-  if (c.moe)
+  if (c.dense_layers < c.layers)
     fmt::print("moe        {} layers, {} experts, {} for each token, ffn {}\n", c.layers - c.dense_layers, c.experts,
                c.top_k, c.moe_ffn);
   if (c.quantization.scheme != Quantization::Scheme::kNone)

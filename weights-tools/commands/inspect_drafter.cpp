@@ -35,7 +35,7 @@ void print_drafter(const DsparkFiles& files) {
   fmt::print("target     {} layers; the drafter reads what leaves its layers {}\n", config.target_layers,
              fmt::join(config.taps, ", "));
   fmt::print("attention  {} heads of {}, {} key-value heads, rope base {}, up to {} positions\n", blocks.heads,
-             blocks.head_dim, blocks.kv_heads, blocks.rope_theta, blocks.max_positions);
+             blocks.head_dim, blocks.kv_heads, blocks.rope.theta, blocks.max_positions);
   fmt::print("dense      ffn {}\n", blocks.ffn);
   fmt::print("markov     rank {}\n", config.markov_rank);
   fmt::print("tensors    {} of {} parameters, {}\n", files.tensors.size(), sum.parameters, bytes_text(sum.bytes));

@@ -42,9 +42,13 @@ bool belongs_to(const TensorSpec& spec, const LayerRange& range, const ModelConf
   return spec.layer >= range.first && spec.layer < range.end();
 }
 
-// The work of attention scores and weighted values of one token, over the mean number of positions that it sees.
-double attention_flop(const ModelConfig& config, int64_t length) {
-  return 4.0 * static_cast<double>(config.heads * config.head_dim) * static_cast<double>(length + 1) / 2.0;
+// The work of attention scores and weighted values of one token, over the mean number of positions that it sees: all
+// before it, or those of a window.
+double attention_flop(const AttentionShape& shape, int64_t length) {
+  const int64_t window = shape.window == 0 ? length : std::min(length, shape.window);
+  const double fewer = static_cast<double>(window * (window - 1)) / 2.0;  // in all, of the first tokens
+  const double keys = static_cast<double>(window) - fewer / static_cast<double>(length);
+  return 4.0 * static_cast<double>(shape.heads * shape.head_dim) * keys;
 }
 
 }  // namespace
@@ -101,9 +105,10 @@ std::vector<StageNeeds> stage_needs(const ModelSource& model, const std::vector<
       if (held == DType::kF8) need.weight_bytes += sizeof(float) * held_scales(tensor.spec, config.quantization.scheme);
     }
     for (int64_t layer = range.first; layer < range.end(); ++layer) {
-      if (config.layer_types[static_cast<size_t>(layer)] != LayerType::kAttention) continue;
+      const LayerType type = config.layer_types[static_cast<size_t>(layer)];
+      if (!is_attention(type)) continue;
       ++need.attention_layers;
-      need.gflop_per_token += attention_flop(config, input.length) * 1e-9;
+      need.gflop_per_token += attention_flop(config.attention(type), input.length) * 1e-9;
     }
     needs.push_back(need);
   }

@@ -36,6 +36,14 @@ constexpr std::array kOtherParts = std::to_array<OtherPart>({
     {".lora_embedding_B", "an adapter of the embedding"},
 });
 
+// The name in checkpoints of what PEFT names as transformers does in memory: LFM3's gates of heads are g_proj there.
+std::string name_in_files(std::string name) {
+  constexpr std::string_view kInMemory = ".g_proj.";
+  if (const size_t at = name.find(kInMemory); at != std::string::npos)
+    name.replace(at, kInMemory.size(), ".gate_proj.");
+  return name;
+}
+
 class AdapterMatcher {
  public:
   AdapterMatcher(const RawTensors& tensors, const AdapterConfig& config, const ModelConfig& model, std::string what)
@@ -88,7 +96,7 @@ class AdapterMatcher {
 // A module that the configuration lists and the model has must have its tensors in the file.
 void AdapterMatcher::expect_trained(const std::string& listed) const {
   const auto belongs = [&](const std::string& tensor) {
-    return fmt::format(".{}", tensor).find(fmt::format(".{}.", listed)) != std::string::npos;
+    return fmt::format(".{}", tensor).find(name_in_files(fmt::format(".{}.", listed))) != std::string::npos;
   };
   const auto is_trained = [&](const auto& update) {
     return belongs(update.first) && (update.second.replacement || !update.second.rows.empty());
@@ -135,6 +143,7 @@ void AdapterMatcher::replace_rows(const std::string& name, const std::string& mo
 // Whole tensors are those of modules_to_save and trained biases. A module that has factors, too, is called base_layer.
 void AdapterMatcher::add_replacement(const std::string& name, std::string weight) {
   if (const size_t at = weight.find(kBaseLayer); at != std::string::npos) weight.erase(at, kBaseLayer.size() - 1);
+  weight = name_in_files(weight);
   for (const std::string_view parameter : {kGateUp, kDown})
     if (weight.ends_with(parameter))
       return replace_experts(name, weight.substr(0, weight.size() - parameter.size()), parameter == kGateUp);
@@ -223,7 +232,7 @@ void AdapterMatcher::add_experts(const std::string& experts, const std::string& 
 }
 
 void AdapterMatcher::add_linear(const std::string& module, const Factors& factors) {
-  const std::string weight = module + ".weight";
+  const std::string weight = name_in_files(module + ".weight");
   if (weight == kHeadWeight && model_.tied_embedding)
     refuse(factors.a,
            "is an adapter of the LM head, which is the embedding: an adapter of one of the two is not computed");

@@ -201,7 +201,7 @@ DsparkConfig parse_dspark_config(std::string_view json_text, const std::string& 
   blocks.ffn = keys.integer("intermediate_size", kMaxDrafterDimension);
   blocks.conv_length = 1;  // there is no convolution
   blocks.norm_eps = keys.real("rms_norm_eps", keys.find("rms_norm_eps"));
-  blocks.rope_theta = keys.rope_theta();
+  blocks.rope.theta = keys.rope_theta();
   blocks.max_positions = keys.integer("max_position_embeddings", std::numeric_limits<int32_t>::max());
   config.target_layers = keys.integer("num_target_layers", kMaxTargetLayers);
   config.taps = keys.taps(config.target_layers);

@@ -159,6 +159,8 @@ std::string gpu_refusal(const ModelConfig& config) {
     std::string_view key;
     int64_t found, max;
   };
+  if (config.type == ModelType::kLfm3)
+    return "model_type is lfm3, expected lfm2 or lfm2_moe on GPUs: --device cpu computes this model";
   const auto has = [&](LayerType type) {
     return std::find(config.layer_types.begin(), config.layer_types.end(), type) != config.layer_types.end();
   };

@@ -190,6 +190,8 @@ ExitCode run_job(JobFrame& job, Workload& workload) {
   job.enter({.phase = Phase::kPrepare, .limit_seconds = kStartTimeout});
   job.machine = choose_machine(job.options, job.world, ranks_at_once(job));
   job.enter({.phase = Phase::kRead});
+  if (!job.config().note.empty() && job.world.rank() == 0)
+    say(fmt::format("lfm2_stage: {}: {}", job.options.weights.string(), job.config().note));
   if (job.pipeline.size() > 1) job.say("hidden states go over " + job.machine.transport_name());
   if (job.machine.cuda) expect_gpu_computes(job.config(), job.options.weights.string());
   job.compute = job.shards->choose_dtype(job.options.dtype);

@@ -1,30 +1,61 @@
-// Lfm2Attention of transformers, composed of the operators.
+// Lfm2Attention and Lfm3Attention of transformers, composed of the operators.
 #include "stage/model/attention.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "stage/model/tensor_table.h"
 
 namespace lfm2 {
 
-Attention::Attention(WeightSource& weights, const ModelConfig& config, const std::string& prefix)
-    : shape_(config.attention()), eps_(config.norm_eps), rope_{config.rope_theta} {
+Attention::Attention(WeightSource& weights, const ModelConfig& config, const std::string& prefix, LayerType type)
+    : shape_(config.attention(type)), eps_(config.norm_eps), rope_(config.rope_of(type)) {
   const std::string block = prefix + "self_attn.";
-  const std::vector<std::string> names = {block + "q_proj.weight", block + "k_proj.weight", block + "v_proj.weight"};
-  if (weights.load_together(names)) {
-    qkv_proj_ = {weights.load_for_products(names, {shape_.qkv_columns(), config.hidden})};
-  } else {
-    qkv_proj_ = {weights.load_for_products({names[0]}, {shape_.heads * shape_.head_dim, config.hidden}),
-                 weights.load_for_products({names[1]}, {shape_.kv_heads * shape_.head_dim, config.hidden}),
-                 weights.load_for_products({names[2]}, {shape_.kv_heads * shape_.head_dim, config.hidden})};
+  const AttentionNames names = attention_names(config.type);
+  load_qkv(weights, config, block);
+  const auto norm = [&](std::string_view name) {
+    return weights.load({fmt::format("{}{}.weight", block, name)}, {shape_.head_dim});
+  };
+  q_norm_ = norm(names.q_norm);
+  k_norm_ = norm(names.k_norm);
+  const std::string out = fmt::format("{}{}", block, names.out_proj);
+  out_proj_.weight = weights.load_for_products({out + ".weight"}, {config.hidden, shape_.heads * shape_.head_dim});
+  if (config.attention_bias) out_proj_.bias = weights.load({out + ".bias"}, {config.hidden});
+  out_proj_.norm = load_post_norm(weights, config, prefix + "post_operator_norm");
+}
+
+// Joins the projections of one kind: gates have no bias, and only some of the projections may be fp8.
+void Attention::load_qkv(WeightSource& weights, const ModelConfig& config, const std::string& block) {
+  std::vector<std::string> parts = {"q_proj", "k_proj", "v_proj"};
+  std::vector<int64_t> rows = {shape_.heads * shape_.head_dim, shape_.kv_heads * shape_.head_dim,
+                               shape_.kv_heads * shape_.head_dim};
+  if (shape_.gated) parts.emplace_back("gate_proj"), rows.push_back(shape_.heads);
+  const auto names = [&](size_t first, size_t end, const char* ending) {
+    std::vector<std::string> all;
+    for (size_t part = first; part < end; ++part) all.push_back(block + parts[part] + ending);
+    return all;
+  };
+  for (size_t first = 0; first < parts.size();) {
+    size_t end = config.attention_bias && first < 3 ? 3 : parts.size();
+    if (!weights.load_together(names(first, end, ".weight")))
+      end = first == 0 && weights.load_together(names(0, 3, ".weight")) ? 3 : first + 1;
+    const int64_t count = std::accumulate(rows.begin() + static_cast<std::ptrdiff_t>(first),
+                                          rows.begin() + static_cast<std::ptrdiff_t>(end), int64_t{0});
+    qkv_proj_.push_back(weights.load_for_products(names(first, end, ".weight"), {count, config.hidden}));
+    const bool has_bias = config.attention_bias && first < 3;
+    qkv_bias_.push_back(has_bias ? weights.load(names(first, end, ".bias"), {count}) : Tensor());
+    first = end;
   }
-  q_norm_ = weights.load({block + "q_layernorm.weight"}, {shape_.head_dim});
-  k_norm_ = weights.load({block + "k_layernorm.weight"}, {shape_.head_dim});
-  out_proj_ = weights.load_for_products({block + "out_proj.weight"}, {config.hidden, shape_.heads * shape_.head_dim});
 }
 
 void Attention::project(const Pass& pass, const Norm& norm, const Tensor& qkv) const {
-  if (qkv_proj_.size() == 1) return pass.project(norm, qkv_proj_.front(), {}, qkv);
+  if (qkv_proj_.size() == 1) return pass.project(norm, qkv_proj_.front(), qkv_bias_.front(), qkv);
   int64_t first = 0;
-  for (const Tensor& w : qkv_proj_) {
+  for (size_t i = 0; i < qkv_proj_.size(); ++i) {
+    const Tensor& w = qkv_proj_[i];
     const Tensor part = pass.scratch.allocate(qkv.dtype, {qkv.dim(0), w.dim(0)});
-    pass.project(norm, w, {}, part);
+    pass.project(norm, w, qkv_bias_[i], part);
     pass.ops.put_columns(part, first, qkv);
     first += w.dim(0);
   }
@@ -45,6 +76,7 @@ Tensor Attention::mix(const Pass& pass, const Norm& norm) const {
     ops.qk_norm_rope_append(qkv, q_norm_, k_norm_, eps_, rope_, shape_, pass.batch, cache);
     ops.cached_attention(qkv, shape_, pass.reads != nullptr ? *pass.reads : pass.batch, cache, mixed);
   }
+  if (shape_.gated) ops.gate_heads(qkv, shape_, mixed);
   return mixed;
 }
 
@@ -53,7 +85,7 @@ void Attention::append_keys_values(const Pass& pass, const Tensor& rows) const {
   expect(qkv_proj_.size() == 1, "Attention: keys and values of fp8 weights");
   pass.scratch.reset();
   const Tensor qkv = pass.scratch.allocate(rows.dtype, {rows.dim(0), shape_.qkv_columns()});
-  pass.ops.matmul(rows, qkv_proj_.front(), {}, qkv, Write::kStore);
+  pass.ops.matmul(rows, qkv_proj_.front(), qkv_bias_.front(), qkv, Write::kStore);
   pass.ops.qk_norm_rope_append(qkv, q_norm_, k_norm_, eps_, rope_, shape_, pass.batch,
                                pass.cache != nullptr ? pass.cache->key_values : KeyValueCache());
 }

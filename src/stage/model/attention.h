@@ -1,5 +1,5 @@
-// The attention block (self_attn.*): fused q, k, v projection, QK-norm and RoPE, causal grouped-query attention,
-// out_proj.
+// The attention block (self_attn.*): fused q, k, v and gate projection, QK-norm and RoPE, causal grouped-query
+// attention, gates, output projection.
 #pragma once
 
 #include <span>
@@ -11,29 +11,28 @@ namespace lfm2 {
 
 class Attention {
  public:
-  Attention(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
+  // `type`: full or sliding attention
+  Attention(WeightSource& weights, const ModelConfig& config, const std::string& prefix, LayerType type);
   std::span<const Tensor> in_products() const { return qkv_proj_; }  // those that read the norm before it
   // Returns the heads' results [tokens, heads head_dim] act for norm(residual). Tokens without results
   // (Batch::output_tokens) only write their keys and values.
   Tensor mix(const Pass& pass, const Norm& norm) const;
   // Writes the tokens' keys and values to the cache, from `rows` [tokens, hidden] act in the place of norm(residual).
   void append_keys_values(const Pass& pass, const Tensor& rows) const;
-  // residual += out_proj(mixed)
-  void add(const Pass& pass, const Tensor& mixed) const {
-    pass.ops.matmul(pass.operand(mixed, out_proj_), out_proj_, {}, pass.residual, Write::kAdd);
-  }
+  const OutProjection& out_projection() const { return out_proj_; }
 
  private:
+  void load_qkv(WeightSource& weights, const ModelConfig& config, const std::string& block);
   void project(const Pass& pass, const Norm& norm, const Tensor& qkv) const;
 
   AttentionShape shape_;
   float eps_;
   Rope rope_;
-  // [(heads + 2 kv_heads) head_dim, hidden]: the rows of q, then of k, then of v. Three tensors if only some of the
-  // three are fp8.
-  std::vector<Tensor> qkv_proj_;
+  // [qkv columns, hidden]: the rows of q, then of k, then of v, then of the gates; several tensors where they cannot be
+  // one. Each has a bias or an empty tensor.
+  std::vector<Tensor> qkv_proj_, qkv_bias_;
   Tensor q_norm_, k_norm_;  // [head_dim]
-  Tensor out_proj_;         // [hidden, heads head_dim]
+  OutProjection out_proj_;  // of [tokens, heads head_dim]
 };
 
 }  // namespace lfm2

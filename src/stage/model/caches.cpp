@@ -5,17 +5,17 @@ namespace lfm2 {
 
 namespace {
 
-int64_t count_layers(const ModelConfig& config, LayerRange layers, LayerType type) {
+int64_t count_layers(const ModelConfig& config, LayerRange layers, bool attention) {
   int64_t count = 0;
   for (int64_t layer = layers.first; layer < layers.end(); ++layer)
-    count += layers.has_mixer(layer) && config.layer_types[static_cast<size_t>(layer)] == type ? 1 : 0;
+    count += layers.has_mixer(layer) && is_attention(config.layer_types[static_cast<size_t>(layer)]) == attention;
   return count;
 }
 
 // Bytes of one row of states in all short convolutions of the stage.
 uint64_t state_bytes(const ModelConfig& config, LayerRange layers) {
   const int64_t elements = (config.conv_length - 1) * config.hidden;
-  return static_cast<uint64_t>(count_layers(config, layers, LayerType::kConv) * elements) * sizeof(float);
+  return static_cast<uint64_t>(count_layers(config, layers, false) * elements) * sizeof(float);
 }
 
 }  // namespace
@@ -25,7 +25,7 @@ uint64_t page_bytes(const ModelConfig& config, LayerRange layers, DType compute,
   const auto head_bytes = static_cast<uint64_t>(heads.head_dim) * size_bytes(heads.fp8_cache ? DType::kF8 : compute) +
                           (heads.fp8_cache ? 1 : 0);  // with its scale
   const int64_t in_page = 2 * shape.page_size * heads.kv_heads;
-  return static_cast<uint64_t>(count_layers(config, layers, LayerType::kAttention) * in_page) * head_bytes +
+  return static_cast<uint64_t>(count_layers(config, layers, true) * in_page) * head_bytes +
          (shape.keeps_prefixes ? state_bytes(config, layers) : 0);
 }
 
@@ -53,7 +53,7 @@ Caches::Caches(Backend& backend, const ModelConfig& config, LayerRange layers, D
   for (int64_t layer = layers.first; layer < layers.end(); ++layer) {
     LayerCache& cache = layers_.emplace_back();
     if (!layers.has_mixer(layer)) continue;
-    if (config.layer_types[static_cast<size_t>(layer)] == LayerType::kAttention) {
+    if (is_attention(config.layer_types[static_cast<size_t>(layer)])) {
       allocate(cache.key_values, config.attention(), compute, shape);
     } else {
       const int64_t rows = shape.first_page_row() + (shape.keeps_prefixes ? shape.pages : 0);

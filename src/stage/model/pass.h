@@ -20,6 +20,17 @@ struct Norm {
   bool feeds_fp8 = false;  // whether any of these products multiplies fp8
 };
 
+// The projection at the end of a block, whose result is added to the residual stream.
+struct OutProjection {
+  Tensor weight, bias{};  // [hidden, k], [hidden] or empty
+  Norm norm{};            // of the result before it is added; without a weight: none
+};
+// The norm of a block's result, if the model has such norms.
+inline Norm load_post_norm(WeightSource& weights, const ModelConfig& config, const std::string& name) {
+  if (!config.sandwich_norms) return {};
+  return {weights.load({name + ".weight"}, {config.hidden}), config.norm_eps};
+}
+
 // Hidden states that a drafter reads: the residual stream after some of the model's layers.
 struct Taps {
   std::span<const int64_t> layers;  // ascending, of the whole model
@@ -45,7 +56,7 @@ struct Pass {
 
   // Set during the pass by Stage and the layers, which also change residual, batch and caches when tokens are dropped.
   const LayerCache* cache = nullptr;  // of the current layer, if there are caches
-  Tensor normed = {};                 // [tokens, hidden] act: the memory for the norm before a token mixer
+  Tensor normed = {};                 // [tokens, hidden] act: the memory for the norm before a block
   bool is_normed = false;             // whether `normed` holds that norm
 
   // Copies these rows of the residual stream to `into` and continues with them.
@@ -88,6 +99,19 @@ struct Pass {
     const Tensor rounded = scratch.allocate_quantized({x.dim(0), x.dim(1)}, w.scales.group);
     ops.quantize(x, rounded);
     return rounded;
+  }
+  // residual += x wᵀ + bias, or the norm of that; then, if `next` is given, normed = next(residual).
+  void add(const Tensor& x, const OutProjection& out, const Norm* next) const {
+    const Tensor& w = out.weight;
+    if (!out.norm.weight) {
+      ops.matmul(operand(x, w), w, out.bias, residual, Write::kAdd);
+      if (next != nullptr) ops.rms_norm(residual, next->weight, next->eps, normed_by(*next));
+      return;
+    }
+    const Tensor result = scratch.allocate(residual.dtype, {residual.dim(0), residual.dim(1)});
+    ops.matmul(operand(x, w), w, out.bias, result, Write::kStore);
+    ops.add_norm(result, out.norm.weight, out.norm.eps, residual, next != nullptr ? next->weight : Tensor(),
+                 next != nullptr ? next->eps : 0, next != nullptr ? normed_by(*next) : Tensor());
   }
   // out = norm(residual) wᵀ + bias
   void project(const Norm& norm, const Tensor& w, const Tensor& bias, const Tensor& out) const {

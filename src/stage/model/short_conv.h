@@ -14,15 +14,12 @@ class ShortConv {
   std::span<const Tensor> in_products() const { return {&in_proj_, 1}; }  // those that read the norm before it
   // Returns the gated convolution [tokens, hidden] of norm(residual): act, or fp8 as out_proj multiplies it.
   Tensor mix(const Pass& pass, const Norm& norm) const;
-  // residual += out_proj(mixed)
-  void add(const Pass& pass, const Tensor& mixed) const {
-    pass.ops.matmul(pass.operand(mixed, out_proj_), out_proj_, out_bias_, pass.residual, Write::kAdd);
-  }
+  const OutProjection& out_projection() const { return out_proj_; }
 
  private:
-  Tensor in_proj_, in_bias_;    // [3 hidden, hidden], [3 hidden] or empty
-  Tensor conv_, conv_bias_;     // [hidden, L], [hidden] or empty
-  Tensor out_proj_, out_bias_;  // [hidden, hidden], [hidden] or empty
+  Tensor in_proj_, in_bias_;  // [3 hidden, hidden], [3 hidden] or empty
+  Tensor conv_, conv_bias_;   // [hidden, L], [hidden] or empty
+  OutProjection out_proj_;    // of [tokens, hidden]
 };
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// Names and shapes of the tensors of Lfm2 and Lfm2Moe checkpoints.
+// Names and shapes of the tensors of Lfm2, Lfm2Moe and Lfm3 checkpoints.
 #include "stage/model/tensor_table.h"
 
 #include <fmt/ranges.h>
@@ -38,12 +38,18 @@ void add_conv(TableWriter& table, const ModelConfig& c) {
 }
 
 void add_attention(TableWriter& table, const ModelConfig& c) {
-  table.add("self_attn.q_proj.weight", {c.heads * c.head_dim, c.hidden});
-  table.add("self_attn.k_proj.weight", {c.kv_heads * c.head_dim, c.hidden});
-  table.add("self_attn.v_proj.weight", {c.kv_heads * c.head_dim, c.hidden});
-  table.add("self_attn.q_layernorm.weight", {c.head_dim});
-  table.add("self_attn.k_layernorm.weight", {c.head_dim});
-  table.add("self_attn.out_proj.weight", {c.hidden, c.heads * c.head_dim});
+  const AttentionNames names = attention_names(c.type);
+  const auto add_projection = [&](std::string_view name, int64_t rows, int64_t columns) {
+    table.add(fmt::format("self_attn.{}.weight", name), {rows, columns});
+    if (c.attention_bias) table.add(fmt::format("self_attn.{}.bias", name), {rows});
+  };
+  add_projection("q_proj", c.heads * c.head_dim, c.hidden);
+  add_projection("k_proj", c.kv_heads * c.head_dim, c.hidden);
+  add_projection("v_proj", c.kv_heads * c.head_dim, c.hidden);
+  if (c.head_gates) table.add("self_attn.gate_proj.weight", {c.heads, c.hidden});
+  table.add(fmt::format("self_attn.{}.weight", names.q_norm), {c.head_dim});
+  table.add(fmt::format("self_attn.{}.weight", names.k_norm), {c.head_dim});
+  add_projection(names.out_proj, c.hidden, c.heads * c.head_dim);
 }
 
 void add_swiglu(TableWriter& table, const std::string& prefix, int64_t ffn, int64_t hidden) {
@@ -62,13 +68,19 @@ void add_moe(TableWriter& table, const ModelConfig& c) {
 
 }  // namespace
 
+AttentionNames attention_names(ModelType type) {
+  if (type == ModelType::kLfm3) return {"o_proj", "q_norm", "k_norm"};
+  return {"out_proj", "q_layernorm", "k_layernorm"};
+}
+
 int64_t head_layer(const ModelConfig& config) { return config.layers; }
 
 std::string layer_prefix(int64_t layer) { return fmt::format("model.layers.{}.", layer); }
 
 bool in_feed_forward(const TensorSpec& spec) {
   const std::string prefix = layer_prefix(spec.layer);
-  return spec.name.starts_with(prefix + "feed_forward.") || spec.name.starts_with(prefix + "ffn_norm.");
+  return spec.name.starts_with(prefix + "feed_forward.") || spec.name.starts_with(prefix + "ffn_norm.") ||
+         spec.name.starts_with(prefix + "post_ffn_norm.");
 }
 
 std::vector<TensorSpec> model_tensors(const ModelConfig& config) {
@@ -83,11 +95,13 @@ std::vector<TensorSpec> model_tensors(const ModelConfig& config) {
       add_conv(table, config);
     else
       add_attention(table, config);
+    if (config.sandwich_norms) table.add("post_operator_norm.weight", {config.hidden});
     table.add("ffn_norm.weight", {config.hidden});
     if (config.is_dense(layer))
       add_swiglu(table, "feed_forward.", config.ffn, config.hidden);
     else
       add_moe(table, config);
+    if (config.sandwich_norms) table.add("post_ffn_norm.weight", {config.hidden});
   }
   table.place(head_layer(config), "");
   table.add(std::string(kFinalNormName), {config.hidden});

@@ -35,8 +35,14 @@ struct TensorSpec {
 // an MoE layer follow each other, each as w1, w3, w2, so that a loader reads an expert's gate and up rows in one run.
 std::vector<TensorSpec> model_tensors(const ModelConfig& config);
 
+// The names of an attention block's modules that differ between the models.
+struct AttentionNames {
+  std::string_view out_proj, q_norm, k_norm;
+};
+AttentionNames attention_names(ModelType type);
+
 std::string layer_prefix(int64_t layer);                   // "model.layers.7."
-bool in_feed_forward(const TensorSpec& spec);              // a layer's tensor: of its feed-forward and the norm before
+bool in_feed_forward(const TensorSpec& spec);              // a layer's tensor: of its feed-forward and its norms
 std::string dims_text(const std::vector<uint64_t>& dims);  // "[2048, 1792]"
 uint64_t numel(const std::vector<uint64_t>& dims);         // Error(kData) on overflow
 // The type of most bytes of `tensors`, fp8 weights excluded. It is the default type of activations. Each tensor has a

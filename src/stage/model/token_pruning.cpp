@@ -5,7 +5,7 @@ namespace lfm2 {
 
 int64_t last_attention_layer(const ModelConfig& config) {
   for (int64_t layer = config.layers - 1; layer >= 0; --layer)
-    if (config.layer_types[static_cast<size_t>(layer)] == LayerType::kAttention) return layer;
+    if (is_attention(config.layer_types[static_cast<size_t>(layer)])) return layer;
   return -1;
 }
 

@@ -34,7 +34,7 @@ TEST(DsparkConfigTest, PublishedKeysAreRead) {
   EXPECT_EQ(config.mask_token, 199);
   EXPECT_EQ(config.markov_rank, 8);
   EXPECT_EQ(config.blocks.head_dim, 8);
-  EXPECT_EQ(config.blocks.rope_theta, 1e6f);
+  EXPECT_EQ(config.blocks.rope.theta, 1e6f);
   EXPECT_TRUE(config.rope_pairs);
   // What transformers writes for every model changes nothing.
   Json more = config_of_drafter();
@@ -48,7 +48,7 @@ TEST(DsparkConfigTest, PublishedKeysAreRead) {
   moved["rope_parameters"] = {{"rope_theta", 5e6}, {"rope_type", "default"}};
   const DsparkConfig other = parse_dspark_config(moved.dump(), "c");
   EXPECT_EQ(other.taps, config.taps);
-  EXPECT_EQ(other.blocks.rope_theta, 5e6f);
+  EXPECT_EQ(other.blocks.rope.theta, 5e6f);
   EXPECT_FALSE(other.rope_pairs);
 }
 

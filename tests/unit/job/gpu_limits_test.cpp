@@ -19,6 +19,12 @@ TEST(GpuLimitsTest, BuiltInModelsAreComputed) {
     EXPECT_EQ(gpu_refusal(parse_model_config(builtin_model_config(name), name)), "") << name;
 }
 
+TEST(GpuLimitsTest, Lfm3IsRefusedByName) {
+  const ModelConfig config = parse_model_config(builtin_model_config("lfm3-1.7b"), "lfm3-1.7b");
+  test::expect_error([&] { expect_gpu_computes(config, "shards"); }, ExitCode::kUnavailable,
+                     {"shards: ", "model_type is lfm3", "--device cpu"});
+}
+
 TEST(GpuLimitsTest, ModelsBeyondALimitAreRefusedByName) {
   const std::vector<std::string> convolutions(8, "conv");
   struct Case {

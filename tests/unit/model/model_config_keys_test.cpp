@@ -22,6 +22,11 @@ OrderedJson base_config(const std::string& model_type) {
                       {"layer_types", {"conv", "full_attention", "conv", "conv"}}};
   if (model_type == "lfm2_moe")
     json.update({{"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 48}});
+  if (model_type == "lfm3")
+    json.update({{"layer_types", {"conv", "full_attention", "sliding_attention", "conv"}},
+                 {"rope_parameters",
+                  {{"full_attention", {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.5}}},
+                   {"sliding_attention", {{"rope_theta", 1e4}}}}}});
   return json;
 }
 
@@ -55,7 +60,7 @@ class ModelConfigKeysTest : public testing::Test {
       test::read_bytes(test::golden_dir().parent_path() / "unit" / "model" / "model_config_keys.json"));
 };
 
-TEST_F(ModelConfigKeysTest, TheListHoldsBothClasses) {
+TEST_F(ModelConfigKeysTest, TheListHoldsAllClasses) {
   EXPECT_FALSE(list_["transformers"].get<std::string>().empty());
   std::set<std::pair<std::string, std::string>> keys;
   for (const OrderedJson& row : list_["keys"])
@@ -63,6 +68,8 @@ TEST_F(ModelConfigKeysTest, TheListHoldsBothClasses) {
   for (const std::string model_type : {"lfm2", "lfm2_moe"})
     for (const std::string key : {"vocab_size", "tie_embedding", "rope_parameters.rope_type", "head_dim"})
       EXPECT_TRUE(keys.contains({model_type, key})) << model_type << " " << key;
+  for (const std::string key : {"use_attention_gate", "use_sandwich_norm", "sliding_window", "rms_norm_eps"})
+    EXPECT_TRUE(keys.contains({"lfm3", key})) << key;
 }
 
 TEST_F(ModelConfigKeysTest, NoKeyIsSilentlyIgnored) {

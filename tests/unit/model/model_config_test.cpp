@@ -23,7 +23,7 @@ uint64_t parameters(const ModelConfig& config) {
 
 TEST(ModelConfigTest, ReadsThePublishedModel) {
   const ModelConfig c = parse_model_config(builtin_model_config("lfm2-8b-a1b"), "built-in");
-  EXPECT_TRUE(c.moe);
+  EXPECT_EQ(c.type, ModelType::kLfm2Moe);
   EXPECT_EQ(c.vocab, 65536);
   EXPECT_EQ(c.hidden, 2048);
   EXPECT_EQ(c.layers, 24);
@@ -38,7 +38,7 @@ TEST(ModelConfigTest, ReadsThePublishedModel) {
   EXPECT_TRUE(c.expert_bias && c.norm_topk_prob && c.tied_embedding);
   EXPECT_FALSE(c.conv_bias);
   EXPECT_EQ(c.norm_eps, 1e-5f);
-  EXPECT_EQ(c.rope_theta, 1e6f);
+  EXPECT_EQ(c.rope.theta, 1e6f);
   EXPECT_EQ(c.max_positions, 128000);
   EXPECT_EQ(model_tensors(c).size(), 2302u);
   EXPECT_EQ(parameters(c) - 22 * 32, 8'339'929'856u);  // the published count leaves the 22 expert biases out
@@ -46,7 +46,7 @@ TEST(ModelConfigTest, ReadsThePublishedModel) {
 
 TEST(ModelConfigTest, AdjustsTheDenseFfn) {
   const ModelConfig c = parse_model_config(builtin_model_config("lfm2-350m"), "built-in");
-  EXPECT_FALSE(c.moe);
+  EXPECT_EQ(c.type, ModelType::kLfm2);
   EXPECT_EQ(c.ffn, 4608);  // 2/3 of 6656 is 4437, rounded up to a multiple of 256
   EXPECT_EQ(c.dense_layers, c.layers);
   EXPECT_EQ(parameters(c), 354'483'968u);
@@ -116,7 +116,7 @@ TEST(ModelConfigTest, ReadsRopeInTheOrderOfTransformers) {
     OrderedJson json = golden_config("tiny-moe");
     json.erase("rope_parameters");
     for (const auto& [key, value] : c.keys.items()) json[key] = value;
-    EXPECT_EQ(parse_config(json).rope_theta, c.theta);
+    EXPECT_EQ(parse_config(json).rope.theta, c.theta);
   }
 }
 

@@ -160,7 +160,7 @@ TEST(LayerTest, ANormIsNotFusedWhereSomeOfItsReadersMultiplyFp8) {
   config.kv_heads = 2;
   config.head_dim = 16;
   config.norm_eps = 1e-5f;
-  config.rope_theta = 1e4f;
+  config.rope.theta = 1e4f;
   WeightsOfTwoTypes weights;
   const Layer layer(weights, config, 0, {0, 1});
   constexpr int64_t kTokens = 3;

@@ -40,6 +40,23 @@ TEST(AdaptedWeightsTest, IsTheSumInFp32) {
   EXPECT_EQ(float_values(*model, kDown + ".weight"), base_values("tiny-dense", kDown + ".weight"));
 }
 
+// PEFT names LFM3's gates of heads as transformers does in memory.
+TEST(AdaptedWeightsTest, FindsGatesByTheirNameInMemory) {
+  const TemporaryFolder folder;
+  const std::string block = "model.layers.2.self_attn.";  // gates [4, 48]
+  HandAdapter factors, whole;
+  factors.config["rank_pattern"] = {{"g_proj", 3}};
+  factors.add_pair(block + "g_proj", {3, 48}, {4, 3});
+  std::vector<float> expected = base_values("tiny-lfm3", block + "gate_proj.weight");
+  add_linear_product(expected, 48, 3, 1.0f, factors, block + "g_proj");
+  EXPECT_EQ(float_values(*adapted("tiny-lfm3", {factors.write(folder / "factors")}), block + "gate_proj.weight"),
+            expected);
+  whole.config["modules_to_save"] = {"g_proj"};
+  whole.add(block + "g_proj.weight", {4, 48});
+  EXPECT_EQ(float_values(*adapted("tiny-lfm3", {whole.write(folder / "whole")}), block + "gate_proj.weight"),
+            whole.values(block + "g_proj.weight"));
+}
+
 // A weight in bf16 with two adapters: the sums are not rounded to bf16 before the last one was added, and their order
 // counts.
 TEST(AdaptedWeightsTest, IsRoundedOnce) {

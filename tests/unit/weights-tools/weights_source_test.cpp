@@ -85,6 +85,24 @@ TEST(ModelSourceTest, ReadsTheOtherNameOfTheExpertBias) {
   test::expect_same_model(*open_model(folder / "m"), *open_model(golden_dir() / kMoe));
 }
 
+TEST(ModelSourceTest, ReadsTheOtherNameOfTheGates) {
+  const TemporaryFolder folder;
+  const auto rename_all = [](std::vector<HandTensor>& tensors) {
+    for (HandTensor& tensor : tensors)
+      if (const size_t at = tensor.name.find("gate_proj"); at != std::string::npos)
+        tensor.name.replace(at, 9, "g_proj");
+  };
+  write_changed(folder / "m", "tiny-lfm3", rename_all);
+  test::expect_same_model(*open_model(folder / "m"), *open_model(golden_dir() / "tiny-lfm3"));
+  write_changed(folder / "both", "tiny-lfm3", [&](std::vector<HandTensor>& tensors) {
+    tensors.push_back(find_tensor(tensors, "model.layers.2.self_attn.gate_proj.weight"));
+    rename_all(tensors);
+    tensors.back().name = "model.layers.2.self_attn.gate_proj.weight";
+  });
+  expect_error([&] { open_model(folder / "both"); }, ExitCode::kData,
+               {"both", "layers.2.self_attn.g_proj", "gate_proj"});
+}
+
 TEST(ModelSourceTest, AcceptsATiedHeadOnlyWhereItEqualsTheEmbedding) {
   const TemporaryFolder folder;
   const auto add_head = [](std::vector<HandTensor>& tensors) {

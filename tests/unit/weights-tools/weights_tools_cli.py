@@ -23,7 +23,7 @@ except ImportError as missing:
     sys.exit(77)
 
 PROGRAM, GOLDEN = sys.argv[1], pathlib.Path(sys.argv[2])
-CASES = ["tiny-moe", "mini-24", "tiny-bf16", "tiny-dense", "kjv-moe"]
+CASES = ["tiny-moe", "mini-24", "tiny-bf16", "tiny-dense", "tiny-lfm3", "kjv-moe"]
 TIMEOUT = 120
 
 

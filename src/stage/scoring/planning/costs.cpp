@@ -63,7 +63,9 @@ double estimate_part_growth(const ModelConfig& config, DType compute, bool last_
   double seconds = 0;
   for (const double block : estimate_block_seconds(config, compute, tokens, 0)) seconds += block;
   auto layers = std::count(config.layer_types.begin(), config.layer_types.end(), LayerType::kAttention);
-  if (last_positions && layers > 0) --layers;  // the last one has only the kept tokens
+  // The last one has only the kept tokens. A window does not grow with the text.
+  const int64_t last = last_attention_layer(config);
+  if (last_positions && last >= 0 && config.layer_types[static_cast<size_t>(last)] == LayerType::kAttention) --layers;
   // Scores and sums of values: a multiplication and an addition each, for every element of a head.
   const auto flops = static_cast<double>(4 * layers * config.heads * config.head_dim);
   return flops / kAttentionFlopsPerSecond / (seconds / static_cast<double>(tokens));

@@ -1,5 +1,5 @@
-// Reads config.json of Lfm2MoeConfig and Lfm2Config as transformers does: the same defaults, the same precedence, the
-// same older spellings. A key that changes the mathematics is computed or refused
+// Reads config.json of Lfm2Config, Lfm2MoeConfig and Lfm3Config as transformers does: the same defaults, the same
+// precedence, the same older spellings. A key that changes the mathematics is computed or refused
 // (tests/unit/model/model_config_keys.json lists every key).
 #include "stage/model/model_config.h"
 
@@ -7,25 +7,22 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <set>
+#include <span>
 
-#include "base/json/json.h"
 #include "kernels/sampling.h"
+#include "stage/model/configs/config_reader.h"
 
 namespace lfm2 {
 
 namespace {
 
-// Limits far above any model of the family. They keep sizes within 64 bits, and refuse absurd files by name.
-constexpr uint64_t kMaxDimension = uint64_t{1} << 24;
-constexpr uint64_t kMaxLayers = 4096;
 constexpr uint64_t kMaxExperts = 4096;
 constexpr int64_t kMaxExpertsInAll = 65536;  // summed over the layers; each expert has three tensors
 
-// The defaults of both classes.
+// The defaults of Lfm2Config and Lfm2MoeConfig.
 constexpr double kDefaultRopeTheta = 1000000.0;
-constexpr int32_t kDefaultEosToken = 2;
+constexpr int32_t kDefaultEosToken = 2, kDefaultEosTokenOfLfm3 = 124900;
 
 // Keys of which only one value is implemented: others change what transformers computes or which files it reads. The
 // key may be absent.
@@ -33,75 +30,27 @@ struct OnlyValue {
   std::string_view key, json;
 };
 constexpr OnlyValue kOnlyValues[] = {
-    {"attention_bias", "false"},    {"attention_chunk_size", "null"}, {"attribute_map", "null"},
-    {"block_use_swiglu", "true"},   {"configuration_files", "null"},  {"hidden_act", "\"silu\""},
-    {"is_causal", "true"},          {"is_encoder_decoder", "false"},  {"kv_sharing_modes", "null"},
-    {"mlp_bias", "false"},          {"num_kv_shared_layers", "null"}, {"number_of_conv_states", "1"},
-    {"partial_rotary_factor", "1"}, {"per_layer_config", "null"},     {"sliding_window", "null"},
-    {"sub_configs", "null"},        {"sub_configs_defaults", "null"}, {"transformers_weights", "null"},
-    {"use_pos_enc", "true"}};
+    {"attention_chunk_size", "null"}, {"attribute_map", "null"},      {"block_use_swiglu", "true"},
+    {"configuration_files", "null"},  {"hidden_act", "\"silu\""},     {"is_causal", "true"},
+    {"is_encoder_decoder", "false"},  {"kv_sharing_modes", "null"},   {"mlp_bias", "false"},
+    {"num_kv_shared_layers", "null"}, {"number_of_conv_states", "1"}, {"partial_rotary_factor", "1"},
+    {"per_layer_config", "null"},     {"sub_configs", "null"},        {"sub_configs_defaults", "null"},
+    {"transformers_weights", "null"}, {"use_pos_enc", "true"}};
+// The same for lfm2 and lfm2_moe alone.
+constexpr OnlyValue kOnlyValuesOfLfm2[] = {{"attention_bias", "false"}, {"sliding_window", "null"}};
+
+void expect_only_values(const ConfigReader& reader, std::span<const OnlyValue> values) {
+  for (const auto& [key, json] : values) {
+    const Json* value = reader.find(key);
+    if (value != nullptr && *value != parse_json(json, "an expected value"))
+      reader.fail(fmt::format("\"{}\" is {}, expected {}: nothing else is computed", key, json_excerpt(*value), json));
+  }
+}
 
 // The classes of transformers that this program implements. Bidirectional models and others with layers of this family
 // have the same model_type and keys; only the name of their class differs.
-constexpr std::array<std::string_view, 4> kModelClasses = {"Lfm2ForCausalLM", "LFM2ForCausalLM", "Lfm2MoeForCausalLM",
-                                                           "Lfm2Model"};
-
-class ConfigReader {
- public:
-  ConfigReader(const Json& json, const std::string& what) : json_(json), what_(what) {}
-
-  // The value of `key`, or a null pointer if there is no such key. A JSON null is returned as a value, which most keys
-  // refuse, as transformers does.
-  const Json* find(std::string_view key) const {
-    const auto at = json_.find(key);
-    return at == json_.end() ? nullptr : &*at;
-  }
-  // For keys where a JSON null means the same as no key.
-  const Json* find_unless_null(std::string_view key) const {
-    const Json* value = find(key);
-    return value == nullptr || value->is_null() ? nullptr : value;
-  }
-  int64_t integer(std::string_view key, uint64_t limit = kMaxDimension) const {
-    const Json* value = find(key);
-    if (value == nullptr) fail(fmt::format("\"{}\" is missing", key));
-    const uint64_t number = json_unsigned(*value, limit, what_, key);
-    if (number == 0) fail(fmt::format("\"{}\" is 0, expected at least 1", key));
-    return static_cast<int64_t>(number);
-  }
-  int64_t integer_or(std::string_view key, int64_t otherwise, uint64_t limit = kMaxDimension) const {
-    return find(key) == nullptr ? otherwise : integer(key, limit);
-  }
-  bool boolean(std::string_view key, bool otherwise) const {
-    const Json* value = find(key);
-    if (value == nullptr) return otherwise;
-    if (!value->is_boolean()) fail(fmt::format("\"{}\" is {}, expected true or false", key, json_excerpt(*value)));
-    return value->get<bool>();
-  }
-  double real(const Json& value, std::string_view key) const {
-    if (!value.is_number()) fail(fmt::format("\"{}\" is {}, expected a number", key, json_excerpt(value)));
-    const double number = value.get<double>();
-    const bool fits = number <= double{std::numeric_limits<float>::max()} && static_cast<float>(number) > 0;
-    if (!fits) fail(fmt::format("\"{}\" is {}, expected a positive number that fp32 holds", key, number));
-    return number;
-  }
-  double real(std::string_view key, double otherwise) const {
-    const Json* value = find(key);
-    return value == nullptr ? otherwise : real(*value, key);
-  }
-  void expect_only_values() const {
-    for (const auto& [key, json] : kOnlyValues) {
-      const Json* value = find(key);
-      if (value != nullptr && *value != parse_json(json, "an expected value"))
-        fail(fmt::format("\"{}\" is {}, expected {}: nothing else is computed", key, json_excerpt(*value), json));
-    }
-  }
-  const std::string& what() const { return what_; }
-  [[noreturn]] void fail(const std::string& message) const { throw Error(ExitCode::kData, what_ + ": " + message); }
-
- private:
-  const Json& json_;
-  const std::string& what_;
-};
+constexpr std::array<std::string_view, 5> kModelClasses = {"Lfm2ForCausalLM", "LFM2ForCausalLM", "Lfm2MoeForCausalLM",
+                                                           "Lfm2Model", "Lfm3ForCausalLM"};
 
 void expect_known_class(const ConfigReader& reader, const std::string& key, const Json& name) {
   std::string_view known = name.is_string() ? name.get_ref<const std::string&>() : std::string_view();
@@ -125,19 +74,27 @@ void expect_known_classes(const ConfigReader& reader) {
   }
 }
 
-std::vector<LayerType> read_layer_types(const ConfigReader& reader, bool moe, int64_t layers) {
+// What Lfm3Config makes of no layer_types.
+LayerType default_layer_of_lfm3(int64_t layer) {
+  if (layer % 4 == 2) return LayerType::kAttention;
+  return layer % 4 == 0 && layer > 0 ? LayerType::kSlidingAttention : LayerType::kConv;
+}
+
+LayerType layer_type_of(const ConfigReader& reader, ModelType model, const Json& name) {
+  if (name == "full_attention") return LayerType::kAttention;
+  if (name == "conv") return LayerType::kConv;
+  if (name == "sliding_attention" && model == ModelType::kLfm3) return LayerType::kSlidingAttention;
+  reader.fail(fmt::format("\"layer_types\" holds {}, expected \"conv\"{} or \"full_attention\"", json_excerpt(name),
+                          model == ModelType::kLfm3 ? ", \"sliding_attention\"" : ""));
+}
+
+std::vector<LayerType> read_layer_types(const ConfigReader& reader, ModelType model, int64_t layers) {
   std::vector<LayerType> types;
   if (const Json* named = reader.find_unless_null("layer_types")) {
     if (!named->is_array()) reader.fail("\"layer_types\" is no list");
-    for (const Json& entry : *named) {
-      if (entry == "full_attention")
-        types.push_back(LayerType::kAttention);
-      else if (entry == "conv")
-        types.push_back(LayerType::kConv);
-      else
-        reader.fail(
-            fmt::format("\"layer_types\" holds {}, expected \"conv\" or \"full_attention\"", json_excerpt(entry)));
-    }
+    for (const Json& entry : *named) types.push_back(layer_type_of(reader, model, entry));
+  } else if (model == ModelType::kLfm3) {
+    for (int64_t layer = 0; layer < layers; ++layer) types.push_back(default_layer_of_lfm3(layer));
   } else if (const Json* indices = reader.find_unless_null("full_attn_idxs")) {
     if (!indices->is_array()) reader.fail("\"full_attn_idxs\" is no list");
     types.assign(static_cast<size_t>(layers), LayerType::kConv);
@@ -146,7 +103,7 @@ std::vector<LayerType> read_layer_types(const ConfigReader& reader, bool moe, in
         reader.fail(fmt::format("\"full_attn_idxs\" holds {}, expected layers below {}", json_excerpt(index), layers));
       types[index.get<size_t>()] = LayerType::kAttention;
     }
-  } else if (moe) {
+  } else if (model == ModelType::kLfm2Moe) {
     reader.fail("\"layer_types\" is missing");
   } else {
     types.assign(static_cast<size_t>(layers), LayerType::kAttention);  // as Lfm2Config does by default
@@ -227,10 +184,10 @@ void read_moe(const ConfigReader& reader, ModelConfig& config) {
 }
 
 // The key holds one id, a list of ids, or null for none.
-std::vector<int32_t> read_eos_tokens(const ConfigReader& reader) {
+std::vector<int32_t> read_eos_tokens(const ConfigReader& reader, int32_t otherwise) {
   constexpr std::string_view kKey = "eos_token_id";
   const Json* value = reader.find(kKey);
-  if (value == nullptr) return {kDefaultEosToken};
+  if (value == nullptr) return {otherwise};
   if (value->is_null()) return {};
   std::vector<int32_t> tokens;
   for (const Json& token : value->is_array() ? *value : Json::array({*value}))
@@ -238,7 +195,44 @@ std::vector<int32_t> read_eos_tokens(const ConfigReader& reader) {
   return tokens;
 }
 
+ModelType read_model_type(const ConfigReader& reader) {
+  const Json* type = reader.find("model_type");
+  for (const ModelType known : {ModelType::kLfm2, ModelType::kLfm2Moe, ModelType::kLfm3})
+    if (type != nullptr && *type == type_name(known)) return known;
+  reader.fail(fmt::format("model_type is {}, expected \"lfm2\", \"lfm2_moe\" or \"lfm3\"",
+                          type == nullptr ? "missing" : json_excerpt(*type)));
+}
+
+// Reads what Lfm2Config and Lfm2MoeConfig have besides the keys of all classes.
+void read_lfm2(const ConfigReader& reader, ModelConfig& config) {
+  const bool moe = config.type == ModelType::kLfm2Moe;
+  config.head_dim = config.hidden / config.heads;
+  if (config.hidden % config.heads != 0 || config.heads % config.kv_heads != 0 || config.head_dim % 2 != 0)
+    reader.fail(fmt::format("{} attention heads and {} key-value heads do not divide hidden_size {} into even heads",
+                            config.heads, config.kv_heads, config.hidden));
+  if (const Json* head_dim = reader.find("head_dim"); head_dim != nullptr && *head_dim != config.head_dim)
+    reader.fail(fmt::format("head_dim is {}, expected hidden_size / num_attention_heads = {}", json_excerpt(*head_dim),
+                            config.head_dim));
+  config.ffn = read_dense_ffn(reader, moe);
+  if (moe) read_moe(reader, config);
+  config.conv_length = reader.integer_or("conv_L_cache", 3, kMaxConvLength);
+  config.rope.theta = static_cast<float>(read_rope_theta(reader));
+  config.tied_embedding = reader.boolean("tie_embedding", reader.boolean("tie_word_embeddings", true));
+}
+
 }  // namespace
+
+std::string_view type_name(ModelType type) {
+  switch (type) {
+    case ModelType::kLfm2:
+      return "lfm2";
+    case ModelType::kLfm2Moe:
+      return "lfm2_moe";
+    case ModelType::kLfm3:
+      return "lfm3";
+  }
+  return "";
+}
 
 bool are_loaded_together(const ModelConfig& config, const std::vector<std::string>& names) {
   return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
@@ -251,36 +245,23 @@ ModelConfig parse_model_config(std::string_view json_text, const std::string& wh
   if (!json.is_object()) throw Error(ExitCode::kData, what + ": no JSON object");
   const ConfigReader reader(json, what);
   ModelConfig config;
-  const Json* type = reader.find("model_type");
-  if (type == nullptr || (*type != "lfm2_moe" && *type != "lfm2"))
-    reader.fail(fmt::format("model_type is {}, expected \"lfm2_moe\" or \"lfm2\"",
-                            type == nullptr ? "missing" : json_excerpt(*type)));
+  config.type = read_model_type(reader);
+  const bool lfm3 = config.type == ModelType::kLfm3;
   expect_known_classes(reader);
-  reader.expect_only_values();
-  config.moe = *type == "lfm2_moe";
+  expect_only_values(reader, kOnlyValues);
+  if (!lfm3) expect_only_values(reader, kOnlyValuesOfLfm2);
   config.vocab = reader.integer("vocab_size", kMaxSampled);
   config.hidden = reader.integer("hidden_size");
   config.layers = reader.integer("num_hidden_layers", kMaxLayers);
-  config.layer_types = read_layer_types(reader, config.moe, config.layers);
+  config.layer_types = read_layer_types(reader, config.type, config.layers);
   config.heads = reader.integer("num_attention_heads");
   config.kv_heads = reader.integer("num_key_value_heads");
-  config.head_dim = config.hidden / config.heads;
-  if (config.hidden % config.heads != 0 || config.heads % config.kv_heads != 0 || config.head_dim % 2 != 0)
-    reader.fail(fmt::format("{} attention heads and {} key-value heads do not divide hidden_size {} into even heads",
-                            config.heads, config.kv_heads, config.hidden));
-  if (const Json* head_dim = reader.find("head_dim"); head_dim != nullptr && *head_dim != config.head_dim)
-    reader.fail(fmt::format("head_dim is {}, expected hidden_size / num_attention_heads = {}", json_excerpt(*head_dim),
-                            config.head_dim));
-  config.ffn = read_dense_ffn(reader, config.moe);
   config.dense_layers = config.layers;
-  if (config.moe) read_moe(reader, config);
-  config.conv_length = reader.integer_or("conv_L_cache", 3, 1024);
   config.conv_bias = reader.boolean("conv_bias", false);
   config.norm_eps = static_cast<float>(reader.real("norm_eps", 1e-5));
-  config.rope_theta = static_cast<float>(read_rope_theta(reader));
   config.max_positions = reader.integer("max_position_embeddings");
-  config.tied_embedding = reader.boolean("tie_embedding", reader.boolean("tie_word_embeddings", true));
-  config.eos_tokens = read_eos_tokens(reader);
+  config.eos_tokens = read_eos_tokens(reader, lfm3 ? kDefaultEosTokenOfLfm3 : kDefaultEosToken);
+  lfm3 ? read_lfm3(reader, config) : read_lfm2(reader, config);
   if (const Json* fp8 = reader.find_unless_null("quantization_config"))
     config.quantization = parse_quantization(*fp8, what);
   return config;
