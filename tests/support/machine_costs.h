@@ -9,7 +9,7 @@ namespace lfm2::test {
 inline ModelConfig small_model() {
   using enum LayerType;
   ModelConfig config;
-  config.moe = true;
+  config.type = ModelType::kLfm2Moe;
   config.vocab = 256;
   config.hidden = 64;
   config.layers = 6;

@@ -71,8 +71,7 @@ double BlockTimes::of(int64_t block, const StepRows& step) const {
   double prompts = pruning_ >= 0 && block > pruning_ ? step.kept : step.prompts;
   if (block == config_.layers * kBlocksOfLayer - 1) prompts = std::max(0.0, step.rows - step.decoding);
   if (prompts <= 0) return steps(block, step.decoding, step.cached);
-  const bool attends =
-      mixer && config_.layer_types[static_cast<size_t>(block / kBlocksOfLayer)] == LayerType::kAttention;
+  const bool attends = mixer && is_attention(config_.layer_types[static_cast<size_t>(block / kBlocksOfLayer)]);
   // Only attention differs between tokens of prompts and of decoding sequences. Its weights are read once.
   if (!attends) return samples(block, step.decoding + prompts, step.length, false);
   if (step.decoding == 0) return samples(block, prompts, step.length, block == pruning_);

@@ -22,7 +22,8 @@ constexpr double kMaxSeconds = 1e4, kMinBytesPerSecond = 1e3, kMaxBytesPerSecond
 // What costs depend on.
 OrderedJson model_keys(const ModelConfig& config) {
   std::string types;
-  for (const LayerType type : config.layer_types) types += type == LayerType::kConv ? 'c' : 'a';
+  for (const LayerType type : config.layer_types)
+    types += type == LayerType::kConv ? "c" : type == LayerType::kAttention ? "a" : fmt::format("s{}", config.window);
   return {{"model_type", config.type_name()},
           {"vocab_size", config.vocab},
           {"hidden_size", config.hidden},
