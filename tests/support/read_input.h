@@ -4,14 +4,28 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <vector>
 
 #include "base/thread_pool.h"
 #include "openai/request_line.h"
+#include "stage/hdf5/h5.h"
 #include "stage/io/inputs/line_samples.h"
 #include "stage/io/lines/line_reader.h"
 #include "support/weights_support.h"
 
 namespace lfm2::test {
+
+// Integers [samples, columns], contiguous or in one chunk that is packed.
+inline void write_table(const h5::File& file, const char* name, const std::vector<int64_t>& values, hsize_t columns,
+                        bool packed = false) {
+  const hsize_t dims[] = {values.size() / columns, columns};
+  const h5::Id space{H5Screate_simple(2, dims, nullptr), H5Sclose}, list{H5Pcreate(H5P_DATASET_CREATE), H5Pclose};
+  if (packed) H5Pset_chunk(list.get(), 2, dims);
+  if (packed) H5Pset_deflate(list.get(), 1);
+  const h5::Id set{H5Dcreate2(file.id(), name, H5T_STD_I64LE, space.get(), H5P_DEFAULT, list.get(), H5P_DEFAULT),
+                   H5Dclose};
+  H5Dwrite(set.get(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
+}
 
 class ReadInputTest : public testing::Test {
  protected:

@@ -14,18 +14,6 @@ namespace {
 
 using H5SamplesTest = ReadInputTest;
 
-// Integers [samples, columns], contiguous or in one chunk that is packed.
-void write_table(const h5::File& file, const char* name, const std::vector<int64_t>& values, hsize_t columns,
-                 bool packed = false) {
-  const hsize_t dims[] = {values.size() / columns, columns};
-  const h5::Id space{H5Screate_simple(2, dims, nullptr), H5Sclose}, list{H5Pcreate(H5P_DATASET_CREATE), H5Pclose};
-  if (packed) H5Pset_chunk(list.get(), 2, dims);
-  if (packed) H5Pset_deflate(list.get(), 1);
-  const h5::Id set{H5Dcreate2(file.id(), name, H5T_STD_I64LE, space.get(), H5P_DEFAULT, list.get(), H5P_DEFAULT),
-                   H5Dclose};
-  H5Dwrite(set.get(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
-}
-
 TEST_F(H5SamplesTest, H5FlatWithOffsets) {
   {
     h5::File file = h5::File::create(folder_ / "a.h5");
