@@ -75,14 +75,22 @@ Batch batch_of(Bench& bench, int64_t samples, int64_t length) {
   return {bench.integers(positions), bench.integers(offsets), samples * length, samples, length};
 }
 
-void attention(Bench& bench, int64_t samples, int64_t length, DType act) {
-  const AttentionShape shape{32, 8, 64};
+constexpr AttentionShape kLfm2{32, 8, 64}, kLfm3{16, 4, 128, false, 0, true}, kLfm3Window{16, 4, 128, false, 256, true};
+// What follows the name of a line of such a shape.
+std::string suffix(AttentionShape shape) {
+  if (shape.head_dim == kLfm2.head_dim) return "";
+  return fmt::format(", heads of {}, window {}", shape.head_dim, shape.window);
+}
+
+void attention(Bench& bench, int64_t samples, int64_t length, DType act, AttentionShape shape = kLfm2) {
   const Batch batch = batch_of(bench, samples, length);
   const Tensor qkv = bench.random(act, {batch.tokens, shape.qkv_columns()}),
                out = bench.empty(act, {batch.tokens, shape.heads * shape.head_dim});
   const double seconds = bench.seconds([&](int) { bench.ops().attention(qkv, shape, batch, out); });
-  const double flops = 2.0 * static_cast<double>(samples * length * (length + 1) * shape.heads * shape.head_dim);
-  bench.print(fmt::format("attention {} {} x {}", name(act), samples, length), seconds, flops, 0);
+  const int64_t window = shape.window == 0 ? length : std::min(shape.window, length);
+  const int64_t pairs = window * (window + 1) / 2 + (length - window) * window;
+  const double flops = 4.0 * static_cast<double>(samples * pairs * shape.heads * shape.head_dim);
+  bench.print(fmt::format("attention {} {} x {}{}", name(act), samples, length, suffix(shape)), seconds, flops, 0);
   bench.forget();
 }
 
@@ -122,13 +130,15 @@ void rows(Bench& bench, int64_t tokens, DType act) {
 // A step of generation: the last `count` tokens of each sequence.
 struct GenerationStep {
   static constexpr int64_t kPage = 256;
-  AttentionShape shape{32, 8, 64};
+  AttentionShape shape;
   Batch batch;
   KeyValueCache cache;
   Tensor qkv, out;
   double cache_bytes;  // of the keys and values that belong to the sequences
 
-  GenerationStep(Bench& bench, const std::vector<int64_t>& lengths, DType act, int64_t count = 1) {
+  GenerationStep(Bench& bench, const std::vector<int64_t>& lengths, DType act, int64_t count = 1,
+                 AttentionShape of_model = kLfm2)
+      : shape(of_model) {
     const auto sequences = static_cast<int64_t>(lengths.size());
     const int64_t longest = *std::max_element(lengths.begin(), lengths.end()), width = (longest + kPage - 1) / kPage;
     int64_t pages = 0, keys = 0;
@@ -142,7 +152,7 @@ struct GenerationStep {
       offsets.push_back(static_cast<int32_t>(positions.size()));
       for (int64_t p = 0; p < width; ++p) table.push_back(static_cast<int32_t>(p * kPage < length ? pages++ : 0));
       states.insert(states.end(), {2 * sequence, 2 * sequence + 1});
-      keys += length;
+      keys += shape.window == 0 ? length : std::min(length, shape.window + count - 1);
     }
     const int64_t tokens = sequences * count;
     batch = {.positions = bench.integers(positions),
@@ -285,6 +295,54 @@ void few_tokens(Bench& bench, int64_t tokens) {
   bench.forget();
 }
 
+// What LFM3 has besides: wide heads, windows, gates, norms before the sums, seven taps.
+void decode_lfm3(Bench& bench, int64_t sequences, int64_t length) {
+  const int64_t hidden = 2048;
+  const DType act = DType::kBf16;
+  const std::vector<int64_t> lengths(static_cast<size_t>(sequences), length);
+  Ops& ops = bench.ops();
+  const auto line = [&](const std::string& what, double bytes, const std::function<void()>& work) {
+    bench.print(fmt::format("{} {} {} x {}, LFM3", what, name(act), sequences, length),
+                bench.seconds([&](int) { work(); }), 0, bytes);
+  };
+  for (const AttentionShape shape : {kLfm3, kLfm3Window}) {
+    const GenerationStep step(bench, lengths, act, 1, shape);
+    line(fmt::format("cached_attention, window {}", shape.window), step.cache_bytes, [&] { step.attend(ops); });
+    bench.forget();
+  }
+  const GenerationStep step(bench, lengths, act, 1, kLfm3Window);
+  const Tensor bcz = bench.random(act, {sequences, 3 * hidden}), taps = bench.random(act, {hidden, 7}),
+               states_of = bench.random(DType::kF32, {2 * sequences, 6, hidden}),
+               in_proj = bench.random(act, {3 * hidden, hidden}), x = bench.random(act, {sequences, hidden}),
+               residual = bench.random(act, {sequences, hidden}), weight = bench.random(act, {hidden});
+  line("add_norm", bytes_of({x, residual, residual, step.out}),
+       [&] { ops.add_norm(x, weight, 1e-5f, residual, weight, 1e-5f, step.out); });
+  line("gate_heads", 2 * bytes_of({step.out}), [&] { ops.gate_heads(step.qkv, step.shape, step.out); });
+  line("cached_short_conv", bytes_of({bcz, step.out, states_of}),
+       [&] { ops.cached_short_conv(bcz, taps, {}, step.batch, {states_of}, step.out); });
+  line("project_short_conv", bytes_of({in_proj, x, step.out, states_of}),
+       [&] { ops.project_short_conv(x, in_proj, {}, taps, {}, step.batch, {states_of}, bcz, step.out); });
+  bench.forget();
+}
+
+void rows_lfm3(Bench& bench, int64_t tokens) {
+  const int64_t hidden = 2048;
+  const DType act = DType::kBf16;
+  const Batch batch = batch_of(bench, 1, tokens);
+  const Tensor x = bench.random(act, {tokens, hidden}), residual = bench.random(act, {tokens, hidden}),
+               normed = bench.empty(act, {tokens, hidden}), bcz = bench.random(act, {tokens, 3 * hidden}),
+               weight = bench.random(act, {hidden}), taps = bench.random(act, {hidden, 7});
+  Ops& ops = bench.ops();
+  const auto line = [&](const char* what, double bytes, const std::function<void()>& work) {
+    bench.print(fmt::format("{} {} tokens {}, LFM3", what, name(act), tokens), bench.seconds([&](int) { work(); }), 0,
+                bytes);
+  };
+  line("add_norm", bytes_of({x, residual, residual, normed}),
+       [&] { ops.add_norm(x, weight, 1e-5f, residual, weight, 1e-5f, normed); });
+  line("short_conv", bytes_of({bcz, x}), [&] { ops.short_conv(bcz, taps, {}, batch, x); });
+  bench.forget();
+}
+
 // One long sequence in the middle of many short ones.
 void decode_uneven(Bench& bench, int64_t sequences, int64_t length, int64_t longest, DType act) {
   std::vector<int64_t> lengths(static_cast<size_t>(sequences), length);
@@ -379,6 +437,12 @@ int main(int argc, char** argv) {
     decode(bench, 8, 16384, act);
     decode_uneven(bench, 256, 200, 16000, act);
   }
+  for (const AttentionShape shape : {kLfm3, kLfm3Window})
+    for (const int64_t length : {4096, 32768}) attention(bench, 1, length, bf16, shape);
+  rows_lfm3(bench, 16384);
+  decode_lfm3(bench, 1, 16384);
+  decode_lfm3(bench, 8, 16384);
+  decode_lfm3(bench, 256, 1024);
   for (const int64_t tokens : {1, 8}) few_tokens(bench, tokens);
   sample(bench, 256, {1.0f, 0, 1.0f, 1});
   sample(bench, 256, {1.0f, 50, 0.9f, 1});

@@ -78,8 +78,9 @@ class Sequences {
   }
 
   // Makes a batch of the next tokens of these sequences. The parts with one token come first and are singles, except
-  // for the last `plain` of them.
-  void next(std::vector<Part> parts, size_t plain = 0) {
+  // for the last `plain` of them. Pages wholly behind a `window` of these tokens are not in the table: a kernel must
+  // not read their entries.
+  void next(std::vector<Part> parts, size_t plain = 0, int64_t window = 0) {
     const auto decodes = [](const Part& part) { return part.count == 1 || part.block; };
     std::stable_sort(parts.begin(), parts.end(), [&](Part a, Part b) { return decodes(a) > decodes(b); });
     int64_t single_parts = 0;
@@ -93,6 +94,7 @@ class Sequences {
     for (const Part& part : parts) {
       auto& pages = pages_of_[at(part.sequence)];
       int64_t& done = done_[at(part.sequence)];
+      const int64_t forgotten = window == 0 ? 0 : std::max<int64_t>(done + 1 - window, 0) / page_;  // pages
       const bool is_single = decodes(part) && singles + static_cast<int64_t>(plain) < single_parts;
       all_begin = all_begin && (is_single || done == 0);
       longest = std::max(longest, done + part.count);
@@ -113,7 +115,7 @@ class Sequences {
           tokens.push_back(static_cast<int64_t>(packed.starts[at(part.sequence)]) + done);
         }
         for (int64_t i = 0; i < max_pages_; ++i)
-          table.push_back(i < static_cast<int64_t>(pages.size()) ? static_cast<double>(pages[at(i)]) : 2e9);
+          table.push_back(i >= forgotten && i < std::ssize(pages) ? static_cast<double>(pages[at(i)]) : 2e9);
         rows_of.push_back({std::ssize(tokens) - of_row, std::ssize(tokens)});
         offsets.push_back(static_cast<double>(positions.size()));
         states.insert(states.end(), {state(0), state(row + 1)});

@@ -138,7 +138,7 @@ namespace {
 // Whether launch_project_short_conv supports the convolution.
 bool convolves_behind_product(const ShortConvArgs& args, const Batch& batch, const ConvCache& cache) {
   const bool one_each = batch.singles == batch.sequences && batch.sequences == batch.tokens;
-  return one_each && batch.tokens <= kMaxConvolvedRows && args.taps == 3 && args.hidden % 16 == 0 &&
+  return one_each && batch.tokens <= kMaxConvolvedRows && args.taps <= kMaxConvolvedTaps && args.hidden % 16 == 0 &&
          args.rounded.elements == nullptr && on_16_bytes(cache.states);
 }
 

@@ -27,6 +27,25 @@ void CudaOps::rms_norm(const Tensor& x, const Tensor& weight, float eps, const T
   launch_rms_norm(stream_, x.data, any(weight), eps, x.dim(0), weight.numel(), out.data, x.dtype, rounded_rows(out));
 }
 
+void CudaOps::add_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& residual,
+                       const Tensor& next_weight, float next_eps, const Tensor& normed) {
+  check_norm(x, weight, residual);
+  if (next_weight) check_norm(residual, next_weight, normed);
+  expect(x.data != residual.data && residual.dtype == x.dtype, "add_norm: the residual");
+  launch_add_norm(stream_,
+                  {.x = x.data,
+                   .weight = any(weight),
+                   .eps = eps,
+                   .residual = residual.data,
+                   .rows = x.dim(0),
+                   .n = weight.numel(),
+                   .next_weight = any(next_weight),
+                   .next_eps = next_eps,
+                   .normed = next_weight ? normed.data : nullptr,
+                   .rounded = next_weight ? rounded_rows(normed) : RoundedRows{}},
+                  x.dtype);
+}
+
 void CudaOps::quantize(const Tensor& x, const Tensor& out) {
   expect(x.rank == 2 && out.dtype == DType::kF8 && out.dims == x.dims && is_float(x), "quantize: shapes");
   launch_quantize(stream_, x.data, nullptr, x.dim(0), x.dim(1), rounded_rows(out), x.dtype);
@@ -68,19 +87,19 @@ void CudaOps::short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& 
   launch_short_conv(stream_, short_conv_args(bcz, weight, bias, batch, out), bcz.dtype);
 }
 
-// Computes the frequencies as the CPU's RopeTable does, which rounds where transformers rounds.
+// Computes the frequencies as the CPU's RopeTable does, which rounds where transformers rounds. A pair that stays has
+// the frequency 0.
 const RopeFrequencies& CudaOps::frequencies(const Rope& rope, int64_t head_dim) {
-  const float theta = rope.theta;
-  expect(rope == Rope{.theta = theta}, "qk_norm_rope: a GPU turns all pairs, without a factor");
-  if (theta == theta_ && head_dim == head_dim_) return frequencies_;
-  for (int64_t i = 0; i < head_dim / 2; ++i) {
+  for (const RopeOfHeads& known : ropes_)
+    if (known.rope == rope && known.head_dim == head_dim) return known.frequencies;
+  expect(rope.pairs >= 0 && rope.pairs <= head_dim / 2 && rope.factor > 0, "qk_norm_rope: the rotation");
+  RopeFrequencies& frequencies = ropes_.emplace_back(RopeOfHeads{rope, head_dim, {}}).frequencies;
+  for (int64_t i = 0; i < (rope.pairs == 0 ? head_dim / 2 : rope.pairs); ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
-    const auto power = static_cast<float>(std::pow(static_cast<double>(theta), static_cast<double>(exponent)));
-    frequencies_.values[i] = 1.0f / power;
+    const auto power = static_cast<float>(std::pow(static_cast<double>(rope.theta), static_cast<double>(exponent)));
+    frequencies.values[i] = 1.0f / power / rope.factor;
   }
-  theta_ = theta;
-  head_dim_ = head_dim;
-  return frequencies_;
+  return frequencies;
 }
 
 void CudaOps::qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
@@ -90,19 +109,26 @@ void CudaOps::qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tens
   if (shape.fp8_cache && !rounded) launch_round_keys_values(stream_, append_args(qkv, shape, batch, {}), qkv.dtype);
 }
 
-void CudaOps::add_norm(const Tensor&, const Tensor&, float, const Tensor&, const Tensor&, float, const Tensor&) {
-  throw Error(ExitCode::kSoftware, "add_norm: not on a GPU");
-}
-
-void CudaOps::gate_heads(const Tensor&, AttentionShape, const Tensor&) {
-  throw Error(ExitCode::kSoftware, "gate_heads: not on a GPU");
-}
-
 void CudaOps::attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) {
   check_qkv(qkv, shape, batch);
   expect(out.dim(0) == batch.tokens && out.dim(1) == shape.heads * shape.head_dim && out.dtype == qkv.dtype,
          "attention: out");
   attend(attention_args(qkv, shape, batch, out), qkv.dtype, batch.max_length);
+}
+
+void CudaOps::gate_heads(const Tensor& qkv, AttentionShape shape, const Tensor& out) {
+  expect(shape.gated && qkv.rank == 2 && qkv.dim(1) == shape.qkv_columns() && out.rank == 2 &&
+             out.dim(0) == qkv.dim(0) && out.dim(1) == shape.heads * shape.head_dim && out.dtype == qkv.dtype &&
+             is_float(qkv),
+         "gate_heads: shapes");
+  launch_gate_heads(stream_,
+                    {.qkv = qkv.data,
+                     .columns = shape.qkv_columns(),
+                     .out = out.data,
+                     .tokens = out.dim(0),
+                     .heads = static_cast<int>(shape.heads),
+                     .head_dim = static_cast<int>(shape.head_dim)},
+                    out.dtype);
 }
 
 // The choice does not show in the results: both kernels of the 16-bit types give the same bits.

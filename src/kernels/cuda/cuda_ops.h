@@ -4,6 +4,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <vector>
+
 #include "kernels/backend.h"
 #include "kernels/cuda/attention/launch.h"
 #include "kernels/cuda/fused/launch.h"
@@ -21,6 +23,13 @@ struct CudaWorkspaces {
   Buffer decode_counters;  // kDecodeCounters int32, which are 0 between launches
   Buffer attention_unit;   // an int32, which is 0 between launches
   Buffer lt;               // LtMatmul::kWorkspaceBytes, moved into Products
+};
+
+// The frequencies of one kind of layer.
+struct RopeOfHeads {
+  Rope rope;
+  int64_t head_dim;
+  RopeFrequencies frequencies;
 };
 
 class CudaOps final : public Ops {
@@ -112,9 +121,7 @@ class CudaOps final : public Ops {
   int multiprocessors_;
   CudaWorkspaces workspaces_;
   Products products_;
-  RopeFrequencies frequencies_{};
-  float theta_ = 0;
-  int64_t head_dim_ = 0;  // frequencies_ belongs to this theta_ and head_dim_
+  std::vector<RopeOfHeads> ropes_;  // those asked for so far
 };
 
 }  // namespace lfm2

@@ -2,6 +2,7 @@
 // cuda_cache_ops.cpp.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -42,7 +43,7 @@ inline void check_qkv(const Tensor& qkv, AttentionShape shape, const Batch& batc
   expect(shape.head_dim >= 2 && shape.head_dim <= kMaxHeadDim, "attention: the head dimension");
   expect(shape.heads / shape.kv_heads <= kMaxQueriesPerKey, "attention: query heads of a key head");
   expect(shape.kv_heads <= kMaxKeyHeads, "attention: key heads");
-  expect(shape.window == 0 && !shape.gated, "attention: windows and gates are not computed on a GPU");
+  expect(shape.window >= 0, "attention: the window");
   expect(qkv.rank == 2 && qkv.dim(0) == batch.tokens && qkv.dim(1) == shape.qkv_columns() && is_float(qkv),
          "attention: qkv");
   expect(batch.positions.dtype == DType::kI32 && batch.positions.numel() == batch.tokens, "attention: positions");
@@ -53,6 +54,7 @@ inline QkNormRopeArgs qk_norm_rope_args(const Tensor& qkv, const Tensor& q_weigh
   check_qkv(qkv, shape, batch);
   expect(q_weight.numel() == shape.head_dim && k_weight.numel() == shape.head_dim, "qk_norm_rope: weights");
   return {.qkv = qkv.data,
+          .columns = shape.qkv_columns(),
           .q_weight = any(q_weight),
           .k_weight = any(k_weight),
           .positions = batch.positions.as<const int32_t>(),
@@ -66,6 +68,7 @@ inline QkNormRopeArgs qk_norm_rope_args(const Tensor& qkv, const Tensor& q_weigh
 inline AppendKeysValuesArgs append_args(const Tensor& qkv, AttentionShape shape, const Batch& batch,
                                         const KeyPages& pages) {
   return {.qkv = qkv.data,
+          .columns = shape.qkv_columns(),
           .positions = batch.positions.as<const int32_t>(),
           .pages = pages,
           .tokens = batch.tokens,
@@ -76,6 +79,7 @@ inline AppendKeysValuesArgs append_args(const Tensor& qkv, AttentionShape shape,
 
 inline AttentionArgs attention_args(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) {
   return {.qkv = qkv.data,
+          .columns = shape.qkv_columns(),
           .positions = batch.positions.as<const int32_t>(),
           .out = out.data,
           .tokens = batch.tokens,
@@ -83,7 +87,8 @@ inline AttentionArgs attention_args(const Tensor& qkv, AttentionShape shape, con
           .kv_heads = static_cast<int>(shape.kv_heads),
           .head_dim = static_cast<int>(shape.head_dim),
           .scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim)),
-          .output_tokens = static_cast<int>(batch.output_tokens)};
+          .output_tokens = static_cast<int>(batch.output_tokens),
+          .window = shape.window == 0 ? kNoWindow : static_cast<int>(std::min<int64_t>(shape.window, kNoWindow))};
 }
 
 inline ShortConvArgs short_conv_args(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,

@@ -28,12 +28,21 @@ TEST_F(CudaAttentionTest, AgreesWithTransformers) { check_attention_of_transform
 
 TEST_F(CudaAttentionTest, EveryTypeShapeAndLength) { check_attention({&gpu_ops}); }
 
+TEST_F(CudaAttentionTest, Windows) { check_attention({&gpu_ops}, window_cases()); }
+
 TEST_F(CudaAttentionTest, RowsOfDraftersReadToTheEndOfTheirBlock) { check_block_attention({&gpu_ops}, 1500); }
 
 // Every 97th token and the last ones, of which each has a different share of a tile of keys.
 TEST_F(CudaAttentionTest, LongSamplesAgainstTheirSpecification) {
-  const AttentionShape shape{4, 1, 64};
-  for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{5000, 700}, {65536}})
+  struct Case {
+    AttentionShape shape;
+    std::vector<int64_t> lengths;
+  };
+  for (const auto& [shape, lengths] : std::vector<Case>{{{4, 1, 64}, {5000, 700}},
+                                                        {{4, 1, 64}, {65536}},
+                                                        {{4, 1, 128}, {2500, 700}},
+                                                        {{4, 1, 64, false, 256, true}, {5000, 700}},
+                                                        {{4, 1, 128, false, 1500, true}, {5000, 700}}})
     for (const DType act : kFloatTypes) {
       const PackedSamples packed(lengths);
       const int64_t tokens = packed.tokens();
@@ -47,21 +56,29 @@ TEST_F(CudaAttentionTest, LongSamplesAgainstTheirSpecification) {
       for (size_t sample = 1; sample < lengths.size(); ++sample)  // both sides of each border
         for (const int64_t side : {-1, 0}) chosen.push_back(static_cast<int64_t>(packed.starts[sample]) + side);
       for (const int64_t token : chosen) {
-        SCOPED_TRACE(fmt::format("{}, token {} of {}", name(act), token, tokens));
-        const auto position = (*packed.host_positions)->as<int32_t>()[token];
+        SCOPED_TRACE(
+            fmt::format("{}, {}, window {}, token {} of {}", name(act), shape.head_dim, shape.window, token, tokens));
+        const int64_t position = (*packed.host_positions)->as<int32_t>()[token];
+        const int64_t keys = shape.window > 0 ? std::min(position + 1, shape.window) : position + 1;
         const reference::AttentionRow row = reference::attention(elements, shape, token - position, token);
-        HostTensor part(act, {1, 256});
+        HostTensor part(act, {1, shape.heads * shape.head_dim});
         std::memcpy(part->data, out->rows(token, 1).data, part->bytes());
-        expect_close(part, row.out.values, attention_tolerance(gpu_ops, row, shape.head_dim, position + 1, act));
+        expect_close(part, row.out.values, attention_tolerance(gpu_ops, row, shape.head_dim, keys, act));
       }
     }
 }
 
 TEST_F(CudaAttentionTest, ASampleHasTheSameBitsAloneAndInABatch) {
   const PackedSamples packed({3, 400, 5}), alone({400}), shorter({77});
-  for (const AttentionShape shape : {AttentionShape{8, 2, 24}, {32, 8, 64}, {4, 4, 128}})
+  for (const AttentionShape shape : {AttentionShape{8, 2, 24},
+                                     {32, 8, 64},
+                                     {4, 4, 128},
+                                     {16, 4, 128},
+                                     {8, 2, 24, false, 50, true},
+                                     {32, 8, 64, false, 100, true},
+                                     {16, 4, 128, false, 100, true}})
     for (const DType act : kFloatTypes) {
-      SCOPED_TRACE(fmt::format("{} {}", name(act), shape.head_dim));
+      SCOPED_TRACE(fmt::format("{} {}, window {}", name(act), shape.head_dim, shape.window));
       HostTensor qkv(act, {408, shape.qkv_columns()}), part(act, {400, shape.qkv_columns()});
       HostTensor prefix(act, {77, shape.qkv_columns()});
       qkv.fill_random(1);
@@ -75,7 +92,7 @@ TEST_F(CudaAttentionTest, ASampleHasTheSameBitsAloneAndInABatch) {
 
 TEST_F(CudaAttentionTest, WantedTokensHaveTheirBitsAndOthersAreLeftOut) {
   for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{32, 3, 32, 1, 20}, {3, 400, 5, 1, 96, 97, 2000}})
-    for (const AttentionShape shape : {AttentionShape{8, 2, 24}, {32, 8, 64}, {4, 4, 128}})
+    for (const AttentionShape shape : {AttentionShape{8, 2, 24}, {32, 8, 64}, {4, 4, 128}, {16, 4, 128, false, 30}})
       for (const DType act : kFloatTypes)
         for (const int64_t wanted : {1, 5, 50}) {
           SCOPED_TRACE(fmt::format("{} {}, {} wanted", name(act), shape.head_dim, wanted));

@@ -19,7 +19,13 @@ namespace {
 using namespace test;
 
 constexpr std::initializer_list<DType> k16BitTypes = {DType::kBf16, DType::kF16};
-constexpr std::initializer_list<AttentionShape> kShapes = {{32, 8, 64}, {4, 1, 64}, {8, 2, 64}};
+constexpr std::initializer_list<AttentionShape> kShapes = {{32, 8, 64},
+                                                           {4, 1, 64},
+                                                           {8, 2, 64},
+                                                           {16, 4, 128},
+                                                           {4, 1, 128},
+                                                           {8, 2, 64, false, 30},
+                                                           {8, 2, 128, false, 30, true}};
 
 using Launch = std::function<void(cudaStream_t, const AttentionArgs&)>;
 
@@ -59,8 +65,8 @@ class CudaAttentionWgmmaTest : public HopperTest {
 
   void check_samples(const std::vector<int64_t>& lengths, AttentionShape shape, DType act, float spread) const {
     const PackedSamples packed(lengths);
-    SCOPED_TRACE(fmt::format("{} heads {} {}, {} samples, {} tokens", name(act), shape.heads, shape.kv_heads,
-                             lengths.size(), packed.tokens()));
+    SCOPED_TRACE(fmt::format("{} heads {} {} {}, window {}, {} samples, {} tokens", name(act), shape.heads,
+                             shape.kv_heads, shape.head_dim, shape.window, lengths.size(), packed.tokens()));
     HostTensor qkv(act, {packed.tokens(), shape.qkv_columns()});
     qkv.fill_random(static_cast<uint32_t>(packed.tokens()), spread);
     const DeviceTensor device(qkv);
@@ -78,7 +84,8 @@ class CudaAttentionWgmmaTest : public HopperTest {
   // Samples whose tokens come in random parts, and pages that hold NaNs wherever no token was written.
   void check_pages(const std::vector<int64_t>& lengths, int64_t page, AttentionShape shape, DType act, int64_t most,
                    size_t plain) const {
-    SCOPED_TRACE(fmt::format("{} heads {} {}, pages of {}", name(act), shape.heads, shape.kv_heads, page));
+    SCOPED_TRACE(fmt::format("{} heads {} {} {}, window {}, pages of {}", name(act), shape.heads, shape.kv_heads,
+                             shape.head_dim, shape.window, page));
     Sequences sequences(lengths, page, static_cast<uint32_t>(page));
     HostTensor qkv(act, {sequences.packed.tokens(), shape.qkv_columns()});
     qkv.fill_random(1, 1.5f);
@@ -88,7 +95,7 @@ class CudaAttentionWgmmaTest : public HopperTest {
     while (!sequences.finished()) {
       const auto parts = sequences.random_parts(most);
       if (parts.empty()) continue;
-      sequences.next(parts, plain);
+      sequences.next(parts, plain, shape.window);
       const Batch& batch = sequences.batch;
       const DeviceTensor rows(sequences.take(qkv));
       on_gpu([&](Ops& ops) { ops.append_keys_values(rows, shape, batch, cache); });
@@ -114,7 +121,7 @@ TEST_F(CudaAttentionWgmmaTest, AFewTokens) {
   check_pages({1, 70, 33}, 16, {8, 2, 64}, DType::kBf16, 60, 0);
 }
 
-// A tile has 48 positions, of which each warpgroup takes 16; a tile of keys has 64.
+// A tile has 48 positions, or with wide heads 32, of which each warpgroup takes 16; a tile of keys has 64.
 TEST_F(CudaAttentionWgmmaTest, BitsOfMmaAtEveryEdge) {
   std::vector<int64_t> odd;
   for (int64_t length = 1; length < 200; length += 4) odd.push_back(length);
@@ -124,6 +131,7 @@ TEST_F(CudaAttentionWgmmaTest, BitsOfMmaAtEveryEdge) {
       for (const int64_t length : {1, 15, 16, 17, 47, 48, 49, 64, 65, 128, 129})
         check_samples({length}, {8, 2, 64}, act, spread);
       check_samples(odd, {4, 1, 64}, act, spread);
+      check_samples(odd, {4, 1, 128}, act, spread);
     }
   for (const DType act : k16BitTypes)
     for (const AttentionShape shape : kShapes) {
@@ -137,7 +145,9 @@ TEST_F(CudaAttentionWgmmaTest, BitsOfMmaAtEveryEdge) {
 TEST_F(CudaAttentionWgmmaTest, BitsOfMmaInLongSamples) {
   for (const DType act : k16BitTypes)
     for (const auto& lengths : std::vector<std::vector<int64_t>>{{1024}, {1025}, {2049, 3500, 700}})
-      check_samples(lengths, {4, 1, 64}, act, 1.5f);
+      for (const int64_t head_dim : {64, 128})
+        for (const int64_t window : {0, 1, 64, 256, 1500})
+          check_samples(lengths, {8, 2, head_dim, false, window, head_dim == 128}, act, 1.5f);
 }
 
 TEST_F(CudaAttentionWgmmaTest, BitsOfMmaInPages) {
@@ -145,41 +155,46 @@ TEST_F(CudaAttentionWgmmaTest, BitsOfMmaInPages) {
   for (const DType act : k16BitTypes)
     for (const int64_t page : {8, 16, 40, 64, 256}) {
       check_pages({1, 200, 2, 63, 64, 65, 130, 33, 1, 90}, page, {8, 2, 64}, act, 100, plain++ % 3);
-      if (page != 64) check_pages({2100, 1023, 70}, page, {4, 1, 64}, act, 1500, 0);
+      check_pages({1, 200, 2, 63, 64, 65, 130, 33, 1, 90}, page, {8, 2, 128}, act, 100, plain++ % 3);
+      if (page == 64) continue;
+      for (const int64_t head_dim : {64, 128})
+        for (const int64_t window : {0, 20, 256})
+          check_pages({2100, 1023, 70}, page, {8, 2, head_dim, false, window, head_dim == 128}, act, 1500, 0);
     }
   check_pages({200, 63, 90}, 16, {32, 8, 64}, DType::kBf16, 100, 0);
 }
 
 // What a neighbour has, a tile may load: no bit of it must count.
 TEST_F(CudaAttentionWgmmaTest, NaNsBesideASample) {
-  const AttentionShape shape{8, 2, 64};
   const PackedSamples packed({50, 7, 130, 64, 33, 1, 90, 20, 48, 5});
-  for (const DType act : k16BitTypes) {
-    HostTensor qkv(act, {packed.tokens(), shape.qkv_columns()});
-    qkv.fill_random(1);
-    const auto rows_of = [&](const HostTensor& tensor, size_t sample) {
-      return tensor->rows(static_cast<int64_t>(packed.starts[sample]),
-                          static_cast<int64_t>(packed.starts[sample + 1] - packed.starts[sample]));
-    };
-    const auto attend = [&] {
-      const DeviceTensor device(qkv);
-      return wgmma(attention_args(device, shape, packed.device, device), act, multiprocessors_);
-    };
-    const HostTensor clean = attend();
-    for (size_t sample = 1; sample + 1 < packed.starts.size(); sample += 2) {
-      const Tensor rows = rows_of(qkv, sample);
-      std::memset(rows.data, 0xff, rows.bytes());
+  for (const AttentionShape shape : {AttentionShape{8, 2, 64}, {8, 2, 128}, {8, 2, 64, false, 30}})
+    for (const DType act : k16BitTypes) {
+      HostTensor qkv(act, {packed.tokens(), shape.qkv_columns()});
+      qkv.fill_random(1);
+      const auto rows_of = [&](const HostTensor& tensor, size_t sample) {
+        return tensor->rows(static_cast<int64_t>(packed.starts[sample]),
+                            static_cast<int64_t>(packed.starts[sample + 1] - packed.starts[sample]));
+      };
+      const auto attend = [&] {
+        const DeviceTensor device(qkv);
+        return wgmma(attention_args(device, shape, packed.device, device), act, multiprocessors_);
+      };
+      const HostTensor clean = attend();
+      for (size_t sample = 1; sample + 1 < packed.starts.size(); sample += 2) {
+        const Tensor rows = rows_of(qkv, sample);
+        std::memset(rows.data, 0xff, rows.bytes());
+      }
+      const HostTensor beside = attend();
+      for (size_t sample = 0; sample + 1 < packed.starts.size(); sample += 2)
+        EXPECT_TRUE(same_bits(rows_of(beside, sample), rows_of(clean, sample))) << "sample " << sample;
     }
-    const HostTensor beside = attend();
-    for (size_t sample = 0; sample + 1 < packed.starts.size(); sample += 2)
-      EXPECT_TRUE(same_bits(rows_of(beside, sample), rows_of(clean, sample))) << "sample " << sample;
-  }
 }
 
 TEST_F(CudaAttentionWgmmaTest, LeavesOtherSizesToMma) {
   const HostTensor host(DType::kBf16, {16, 16 * 64});
   const DeviceTensor device(host);
   AttentionArgs args{.qkv = device->data,
+                     .columns = 12 * 64,
                      .positions = nullptr,
                      .out = device->data,
                      .tokens = 16,
@@ -190,6 +205,11 @@ TEST_F(CudaAttentionWgmmaTest, LeavesOtherSizesToMma) {
   EXPECT_TRUE(attention_wgmma_takes(args));
   AttentionArgs other = args;
   other.head_dim = 128;
+  EXPECT_TRUE(attention_wgmma_takes(other));
+  other.head_dim = 96;
+  EXPECT_FALSE(attention_wgmma_takes(other));
+  other = args;
+  other.columns += 4;
   EXPECT_FALSE(attention_wgmma_takes(other));
   other = args;
   other.kv_heads = 4;

@@ -24,8 +24,8 @@ struct Limits {
 };
 
 std::string text(DType act, AttentionShape shape) {
-  return fmt::format("{} heads {} {} {}{}", name(act), shape.heads, shape.kv_heads, shape.head_dim,
-                     shape.fp8_cache ? ", cache in fp8" : "");
+  return fmt::format("{} heads {} {} {}{}, window {}", name(act), shape.heads, shape.kv_heads, shape.head_dim,
+                     shape.fp8_cache ? ", cache in fp8" : "", shape.window);
 }
 
 // Each shape, with a cache of the compute type and with one in fp8.
@@ -168,11 +168,11 @@ class CudaCachedAttentionTest : public ::testing::Test {
       if (lengths[at(s)] > steps) most.push_back({s, lengths[at(s)] - steps});
       last.push_back({s, 1});
     }
-    sequences.next(most);
+    sequences.next(most, 0, shape.window);
     ASSERT_TRUE(step(sequences, qkv));
     for (const Limits& limits : all_limits) {
       std::erase_if(last, [&](const auto& part) { return sequences.left(part.sequence) == 0; });
-      sequences.next(last);
+      sequences.next(last, 0, shape.window);
       ASSERT_TRUE(step(sequences, qkv, limits));
     }
   }
@@ -189,7 +189,7 @@ class CudaCachedAttentionTest : public ::testing::Test {
       const auto parts =
           portions.empty() ? sequences.random_parts(most) : std::vector<Sequences::Part>{{0, portions[turn]}};
       if (parts.empty()) continue;
-      sequences.next(parts, plain);
+      sequences.next(parts, plain, shape.window);
       const auto count = static_cast<int64_t>(bounds.size());
       ASSERT_TRUE(
           step(sequences, qkv, {bounds[portions.empty() ? at(sequences.random(count) - 1) : turn % at(count)]}));
@@ -220,6 +220,43 @@ TEST_F(CudaCachedAttentionTest, EveryTypeShapeAndPageInRandomPortions) {
         ++seed;
         in_portions(lengths, page, shape, act, seed, 100, {0}, seed % 3);
       }
+}
+
+// Pages behind the windows are not there any more.
+TEST_F(CudaCachedAttentionTest, WindowsInRandomPortions) {
+  const std::vector<int64_t> lengths = {1, 200, 2, 63, 64, 65, 130, 333, 1, 90};
+  uint32_t seed = 300;
+  for (const DType act : kFloatTypes)
+    for (const int64_t window : {1, 2, 20, 64, 100, 256})
+      for (const AttentionShape shape : with_both_caches({{4, 2, 8, false, window},
+                                                          {8, 2, 64, false, window},
+                                                          {16, 4, 128, false, window, true},
+                                                          {3, 3, 82, false, window, true},
+                                                          {12, 1, 64, false, window}}))
+        for (const int64_t page : {16, 50}) {
+          ++seed;
+          in_portions(lengths, page, shape, act, seed, 100, {0, 16384}, seed % 3);
+        }
+}
+
+// Windows that begin and end anywhere in splits of 1024 keys, of one split or several.
+TEST_F(CudaCachedAttentionTest, WindowsInLongSamples) {
+  const std::vector<int64_t> lengths = {5000, 1023, 1024, 1025, 2049, 2100, 70};
+  uint32_t seed = 400;
+  for (const DType act : kFloatTypes)
+    for (const int64_t window : {1, 256, 1024, 1025, 2500})
+      for (const AttentionShape shape : with_both_caches({{4, 1, 64, false, window}, {4, 1, 128, false, window}}))
+        in_portions(lengths, 16, shape, act, ++seed, 1500, {0, 16384, int64_t{1} << 26});
+}
+
+// Every position of a window's end in its split.
+TEST_F(CudaCachedAttentionTest, WindowsOfSingles) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < 90; ++i) lengths.push_back(1 + i * 37 % 2600);
+  for (const DType act : kFloatTypes)
+    for (const int64_t window : {64, 256, 1100})
+      for (const AttentionShape shape : with_both_caches({{8, 2, 64, false, window}, {16, 4, 128, false, window}}))
+        singles(lengths, shape, act, {{0}, {4096}, {int64_t{1} << 26}});
 }
 
 TEST_F(CudaCachedAttentionTest, WantedTokensHaveTheirBits) {

@@ -80,6 +80,38 @@ TEST(CudaDependentLaunchTest, AChainIsItsKernelsOneByOne) {
   for (int repeat = 0; repeat < 5; ++repeat) EXPECT_TRUE(same_bits(run(false), expected));
 }
 
+// Layers with a window, gates, a norm behind each mixer and seven taps.
+TEST(CudaDependentLaunchTest, LayersOfLfm3AreTheirKernelsOneByOne) {
+  const int64_t tokens = 700, hidden = 2048;
+  const AttentionShape shape{16, 4, 128, false, 100, true};
+  const PackedSamples packed({300, 1, 32, 32, 335});
+  HostTensor bcz(DType::kBf16, {tokens, 3 * hidden}), x(DType::kBf16, {tokens, hidden}), scale(DType::kBf16, {hidden}),
+      taps(DType::kBf16, {hidden, 7}), rows(DType::kBf16, {tokens, shape.qkv_columns()}), head(DType::kBf16, {128});
+  uint32_t seed = 0;
+  for (HostTensor* tensor : {&bcz, &x, &scale, &taps, &rows, &head}) tensor->fill_random(++seed);
+  const DeviceTensor in(bcz), mixed(x), normed(x), residual(x), norm(scale), conv(taps), qkv(rows), head_norm(head);
+  Steps steps;
+  for (int layer = 0; layer < 3; ++layer) {
+    steps.push_back([&](Ops& ops) {
+      ops.qk_norm_rope(qkv, head_norm, head_norm, 1e-5f, {1e6f, 32}, shape, packed.device);
+    });
+    steps.push_back([&](Ops& ops) { ops.attention(qkv, shape, packed.device, mixed); });
+    steps.push_back([&](Ops& ops) { ops.gate_heads(qkv, shape, mixed); });
+    steps.push_back([&](Ops& ops) { ops.add_norm(mixed, norm, 1e-5f, residual, norm, 1e-5f, normed); });
+    steps.push_back([&](Ops& ops) { ops.short_conv(in, conv, {}, packed.device, mixed); });
+    steps.push_back([&](Ops& ops) { ops.add_norm(normed, norm, 1e-5f, residual, {}, 0, {}); });
+    steps.push_back([&](Ops& ops) { ops.add_norm(mixed, norm, 1e-5f, residual, {}, 0, {}); });
+  }
+  expect_one_by_one(steps, [&](const std::function<void()>& work) {
+    gpu().upload(residual, 0, DType::kBf16, x->data, x->numel());
+    gpu().upload(qkv, 0, DType::kBf16, rows->data, rows->numel());
+    work();
+    HostTensor out(DType::kBf16, {tokens, hidden});
+    residual.fetch(out);
+    return out;
+  });
+}
+
 // The experts of several layers, which share one routing, and whose products and sums read it before they wait. A
 // routing that is read too early is that of the layer before, or at first the one that `wrong` gives.
 TEST(CudaDependentLaunchTest, EveryLayerHasItsOwnRouting) {

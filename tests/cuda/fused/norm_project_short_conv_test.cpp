@@ -62,7 +62,11 @@ TEST_F(CudaNormProjectShortConvTest, Fp8Weights) {
 }
 
 TEST_F(CudaNormProjectShortConvTest, OtherNumbersOfTaps) {
-  for (const int64_t taps : {1, 2, 4}) check(5, {.taps = taps, .norm = true});
+  for (const int64_t taps : {1, 2, 4, 7, 8, 9})
+    for (const int64_t count : {1, 5, 8})
+      for (const int64_t block : {1, 3}) check(count, {.taps = taps, .biases = true, .norm = true, .block = block});
+  for (const int64_t count : {1, 8})
+    for (const bool fp8 : {false, true}) check(count, {.hidden = 2048, .k = 2048, .taps = 7, .norm = true, .fp8 = fp8});
 }
 
 }  // namespace

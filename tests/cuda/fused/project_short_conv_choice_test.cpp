@@ -48,7 +48,8 @@ struct CudaProjectShortConvChoiceTest : HopperTest {
 TEST_F(CudaProjectShortConvChoiceTest, IsTakenByFewSingleTokens) {
   for (const DType act : {DType::kBf16, DType::kF16})
     for (const int64_t sequences : {1, 2, 8, 9, 16})
-      EXPECT_TRUE(takes_one_kernel({.sequences = sequences, .act = act}));
+      for (const int64_t taps : {3, 7})
+        EXPECT_TRUE(takes_one_kernel({.sequences = sequences, .taps = taps, .act = act}));
 }
 
 TEST_F(CudaProjectShortConvChoiceTest, IsNotTakenByOthers) {
@@ -56,14 +57,15 @@ TEST_F(CudaProjectShortConvChoiceTest, IsNotTakenByOthers) {
   EXPECT_FALSE(takes_one_kernel({.tokens_each = 2}));
   EXPECT_FALSE(takes_one_kernel({.sequences = 2, .plain = 1}));
   EXPECT_FALSE(takes_one_kernel({.hidden = 40}));
-  EXPECT_FALSE(takes_one_kernel({.taps = 4}));
+  EXPECT_FALSE(takes_one_kernel({.taps = 9}));
   EXPECT_FALSE(takes_one_kernel({.act = DType::kF32}));
 }
 
 TEST_F(CudaProjectShortConvChoiceTest, TakesTheNormOfFewRows) {
   for (const DType act : {DType::kBf16, DType::kF16})
     for (const int64_t sequences : {1, 2, 8})
-      EXPECT_TRUE(takes_one_kernel({.sequences = sequences, .act = act, .width = 2048, .norm = true}));
+      for (const int64_t taps : {3, 7})
+        EXPECT_TRUE(takes_one_kernel({.sequences = sequences, .taps = taps, .act = act, .width = 2048, .norm = true}));
   EXPECT_FALSE(takes_one_kernel({.sequences = 9, .norm = true}));
   EXPECT_FALSE(takes_one_kernel({.width = 2056, .norm = true}));
   EXPECT_FALSE(takes_one_kernel({.tokens_each = 2, .norm = true}));

@@ -44,8 +44,11 @@ TEST_F(CudaProjectShortConvTest, TheWidthOfTheModel) {
 }
 
 TEST_F(CudaProjectShortConvTest, OtherNumbersOfTaps) {
-  for (const int64_t taps : {1, 2, 4})
-    for (const int64_t count : {1, 9}) check(count, {.taps = taps});
+  for (const int64_t taps : {1, 2, 4, 7, 8, 9})
+    for (const int64_t count : {1, 2, 8, 9, 16})
+      for (const int64_t block : {1, 3, 8})
+        check(count, {.taps = taps, .biases = true, .seed = static_cast<uint32_t>(count), .block = block});
+  for (const int64_t count : {1, 16}) check(count, {.hidden = 2048, .k = 2048, .taps = 7});
 }
 
 }  // namespace

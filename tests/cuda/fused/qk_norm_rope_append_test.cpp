@@ -82,7 +82,11 @@ TEST_F(CudaQkNormRopeAppendTest, EveryShapeAndPage) {
                                        {2, 1, 16, true},
                                        {3, 3, 256, true},
                                        {6, 1, 24, true},
-                                       {5, 1, 2, true}})
+                                       {5, 1, 2, true},
+                                       {16, 4, 128, false, 0, true},
+                                       {16, 4, 128, true, 0, true},
+                                       {4, 2, 16, false, 0, true},
+                                       {3, 1, 24, true, 0, true}})
       for (const int64_t page : {1, 16, 50}) check(act, shape, page, {1, 70, 33, 2, 9}, ++seed);
 }
 

@@ -17,6 +17,8 @@ TEST_F(CudaQkNormRopeTest, AgreesWithTransformers) { check_rope_of_transformers(
 
 TEST_F(CudaQkNormRopeTest, EveryTypeAtFarPositions) { check_qk_norm_rope(gpu_ops, 128000); }
 
+TEST_F(CudaQkNormRopeTest, SomePairsAndGates) { check_qk_norm_rope(gpu_ops, 128000, partial_rope_cases()); }
+
 TEST_F(CudaQkNormRopeTest, RoundsKeysAndValuesToFp8) { check_fp8_keys_values(gpu_ops); }
 
 // Few tokens have a kernel of their own.

@@ -11,10 +11,10 @@ namespace {
 
 template <class T, int width, bool vector>
 struct Tile;
-template <class T, class E, int width, bool paged, bool vector>
+template <class T, class E, int width, bool paged, bool vector, bool windowed>
 __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* shared);
 
-// - operands: args.qkv [tokens, (heads + 2 kv_heads) head_dim]; without pages keys and values are those of qkv, with
+// - operands: args.qkv [tokens, columns]; without pages keys and values are those of qkv, with
 //   pages pages.keys and .values [pages, page_size, kv_heads, head_dim] of type E; out [tokens, heads head_dim]; all of
 //   type T, bf16 or fp16, except E, which may be F8.
 // - block: (x, y): the tiles of queries that start in a window of `tile_positions` tokens, counted from the end, and
@@ -23,12 +23,13 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* s
 // - thread: a warp has 16 rows of the tile; lane l has scores and output of rows l / 4 and l / 4 + 8 of them.
 // - alignment: `vector`: head_dim in octets, qkv, keys and values on 16 bytes; otherwise any. out on 4 bytes, head_dim
 //   even. width: head_dim rounded up to 64, 128 or 256.
-template <class T, class E, int width, bool paged, bool vector>
+template <class T, class E, int width, bool paged, bool vector, bool windowed>
 __global__ void __launch_bounds__(Tile<T, width, vector>::kThreads, width == 64 ? 2 : 1)
     attention_mma_kernel(AttentionArgs args, int tile_positions) {
   extern __shared__ __align__(128) char shared[];
-  for_each_query_tile<paged>(args, tile_positions,
-                             [&](const QueryTile& tile) { attend<T, E, width, paged, vector>(args, tile, shared); });
+  for_each_query_tile<paged>(args, tile_positions, [&](const QueryTile& tile) {
+    attend<T, E, width, paged, vector, windowed>(args, tile, shared);
+  });
 }
 
 // The shared memory of a block, and how a tile of queries and its keys and values are loaded into it.
@@ -85,9 +86,9 @@ struct Tile {
 };
 
 // Adds one tile of keys, which is in shared memory together with its values, to a warp's 16 rows.
-template <class T, int width, bool vector>
+template <class T, int width, bool vector, bool windowed>
 __device__ __forceinline__ void add_tile(const Tile<T, width, vector>& work, int step,
-                                         Rows<T, width, Tile<T, width, vector>>& rows) {
+                                         Rows<T, width, Tile<T, width, vector>, windowed>& rows) {
   using Step = KeyStep<T, width>;
   const int first_key = step * kKeyTile, lane = threadIdx.x % 32;
   const uint32_t keys = shared_address(work.keys(step));
@@ -95,6 +96,8 @@ __device__ __forceinline__ void add_tile(const Tile<T, width, vector>& work, int
   Step::multiply_keys(shared_address(work.shared), threadIdx.x / 32 * 16 + (lane & 15), keys, scores);
   if (first_key + kKeyTile - 1 > work.tile.first_position)  // the causal mask or the sample's end cuts this tile
     Step::mask(first_key, rows.positions, scores);
+  if constexpr (windowed)
+    if (first_key < work.tile.keys() - work.args.window) rows.mask_window(first_key, scores);
   float shrink[2];
   rows.weigh(scores, shrink);
   uint32_t high[kKeyTile / 16][4], low[kKeyTile / 16][4];
@@ -109,21 +112,21 @@ __device__ __forceinline__ void add_tile(const Tile<T, width, vector>& work, int
 
 // Computes the output of one tile of queries, one tile of keys after another. With two tile buffers, the next tile is
 // loaded while one is used.
-template <class T, class E, int width, bool paged, bool vector>
+template <class T, class E, int width, bool paged, bool vector, bool windowed>
 __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* shared) {
   const Tile<T, width, vector> work{args, tile, shared};
-  const KeyRows<E, paged> keys(args, tile);
+  const KeyRows<E, paged, windowed> keys(args, tile);
   const int warp = threadIdx.x / 32;
-  Rows<T, width, Tile<T, width, vector>> rows(work, args.scale, tile,
-                                              warp * 16 + static_cast<int>(threadIdx.x) % 32 / 4);
+  Rows<T, width, Tile<T, width, vector>, windowed> rows(args, work, tile,
+                                                        warp * 16 + static_cast<int>(threadIdx.x) % 32 / 4);
   const int last_position = min(tile.row_position(warp * 16 + 15), tile.keys() - 1);
 
-  const int steps = (tile.keys() + kKeyTile - 1) / kKeyTile;
+  const int steps = (tile.keys() + kKeyTile - 1) / kKeyTile, first_step = keys.first / kKeyTile;
   work.load_queries();
-  work.load_keys(keys, 0);
+  work.load_keys(keys, first_step);
   commit_copies();
-  for (int step = 0; step < steps; ++step) {
-    if (work.kBuffers == 1 && step > 0) {
+  for (int step = first_step; step < steps; ++step) {
+    if (work.kBuffers == 1 && step > first_step) {
       __syncthreads();  // every warp is done with the only tile buffer
       work.load_keys(keys, step);
       commit_copies();
@@ -132,23 +135,24 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* s
     __syncthreads();  // this step's keys have arrived, and every warp is done with the tile buffer filled next
     if (work.kBuffers == 2 && step + 1 < steps) work.load_keys(keys, step + 1);
     commit_copies();
-    const int first_key = step * kKeyTile;
-    if (first_key > last_position) continue;  // all of this warp's rows come before these keys
-    if (step > 0 && step % kSplitTiles == 0) {
-      rows.close_split(first_key - kSplitKeys);
+    const int begin = step * kKeyTile;
+    if (begin > last_position) continue;  // all of this warp's rows come before these keys
+    if (step > first_step && step % kSplitTiles == 0) {
+      rows.close_split(begin - kSplitKeys, step - kSplitTiles <= first_step);
       rows.set_aside();
     }
     add_tile(work, step, rows);
   }
   wait_copies<0>();
-  rows.close_split(last_position / kSplitKeys * kSplitKeys);
-  rows.store(args, tile);
+  const int last_split = last_position / kSplitKeys * kSplitKeys;
+  rows.close_split(last_split, last_split <= keys.first);
+  rows.store(tile);
 }
 
-template <class T, class E, int width, bool paged, bool vector>
+template <class T, class E, int width, bool paged, bool vector, bool windowed>
 void launch_kernel(cudaStream_t stream, const AttentionArgs& args) {
   using Work = Tile<T, width, vector>;
-  constexpr auto kernel = attention_mma_kernel<T, E, width, paged, vector>;
+  constexpr auto kernel = attention_mma_kernel<T, E, width, paged, vector, windowed>;
   allow_shared_bytes<kernel, Work::kSharedBytes>();
   const int tile_positions = Work::kRows / (args.heads / args.kv_heads);
   kernel<<<attention_grid(args, tile_positions), Work::kThreads, Work::kSharedBytes, stream>>>(args, tile_positions);
@@ -159,15 +163,19 @@ void launch_kernel(cudaStream_t stream, const AttentionArgs& args) {
 
 void launch_attention_mma(cudaStream_t stream, const AttentionArgs& args, DType act) {
   if (args.tokens == args.pages.singles) return;
-  const bool aligned =
-      args.head_dim % 8 == 0 && on_16_bytes(args.qkv) && on_16_bytes(args.pages.keys) && on_16_bytes(args.pages.values);
+  const bool aligned = args.head_dim % 8 == 0 && args.columns % 8 == 0 && on_16_bytes(args.qkv) &&
+                       on_16_bytes(args.pages.keys) && on_16_bytes(args.pages.values);
   with_16_bit_type(act, [&](auto zero) {
     using T = decltype(zero);
     with_width(args.head_dim, [&](auto width) {
       with_constant(aligned, [&](auto vector) {
-        if (args.pages.key_scales != nullptr) return launch_kernel<T, F8, width(), true, vector()>(stream, args);
-        if (args.pages.keys != nullptr) return launch_kernel<T, T, width(), true, vector()>(stream, args);
-        launch_kernel<T, T, width(), false, vector()>(stream, args);
+        with_constant(args.window != kNoWindow, [&](auto window) {
+          constexpr bool windowed = window() || !vector();  // fewer instances
+          if (args.pages.key_scales != nullptr)
+            return launch_kernel<T, F8, width(), true, vector(), windowed>(stream, args);
+          if (args.pages.keys != nullptr) return launch_kernel<T, T, width(), true, vector(), windowed>(stream, args);
+          launch_kernel<T, T, width(), false, vector(), windowed>(stream, args);
+        });
       });
     });
   });

@@ -100,6 +100,16 @@ struct KeyStep {
           scores[j][i] = -INFINITY;
   }
 
+  // The same for keys before the first one that a row reads.
+  static __device__ void mask_before(int first_key, const int (&first_keys)[2], float (&scores)[kScoreParts][4]) {
+#pragma unroll
+    for (int j = 0; j < kScoreParts; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (first_key + j * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2 < first_keys[i / 2])
+          scores[j][i] = -INFINITY;
+  }
+
   static __device__ float largest(const float (&scores)[kScoreParts][4], int r) {
     float most = -INFINITY;
 #pragma unroll

@@ -10,21 +10,32 @@ namespace lfm2 {
 // 2^(score - largest, scaled), times 2^kLift; the output is divided by the weights' sum at the very end. Shared memory
 // keeps the merged result of earlier splits: memory.merged_out(i) is this thread's float for element i of its output,
 // and memory.merged_row(row) the largest score and the total of a row.
-template <class T, int width, class Memory>
+template <class T, int width, class Memory, bool windowed>
 struct Rows {
   using Step = KeyStep<T, width>;
 
+  const AttentionArgs& args;
   const Memory& memory;
   RawScores rule;
   const int row0;
   int positions[2];  // of the two rows in their sample
   float out[width / 8][4] = {};
-  float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};  // total covers this lane's keys only
+  float largest[2], total[2] = {0, 0};  // total covers this lane's keys only
 
-  __device__ __forceinline__ Rows(const Memory& shared, float scale, const QueryTile& tile, int first_row)
-      : memory(shared), rule(scale), row0(first_row) {
+  __device__ __forceinline__ Rows(const AttentionArgs& arguments, const Memory& shared, const QueryTile& tile,
+                                  int first_row)
+      : args(arguments), memory(shared), rule(args.scale), row0(first_row) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) positions[r] = tile.row_position(row0 + 8 * r);
+    for (int r = 0; r < 2; ++r) {
+      positions[r] = tile.row_position(row0 + 8 * r);
+      largest[r] = no_score<windowed>(args);
+    }
+  }
+
+  // Masks the keys before the rows' windows in a tile's scores.
+  __device__ __forceinline__ void mask_window(int first_key, float (&scores)[kScoreParts][4]) const {
+    const int first_keys[2] = {positions[0] - args.window + 1, positions[1] - args.window + 1};
+    Step::mask_before(first_key, first_keys, scores);
   }
 
   // Turns the scores of the next tile of keys, which are masked already, into weights. Before the tile's products are
@@ -54,16 +65,18 @@ struct Rows {
       }
   }
 
-  // Merges the split that begins at `first_key` into the earlier ones. Rows before `first_key` keep what they have.
-  __device__ __forceinline__ void close_split(int first_key) {
+  // Merges the split that begins at `first_key` into the earlier ones, unless it is the `first` one. Rows before
+  // `first_key` keep what they have, and rows whose windows begin after it have nothing earlier.
+  __device__ __forceinline__ void close_split(int first_key, bool first) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       total[r] += __shfl_xor_sync(0xffffffffu, total[r], 1);
       total[r] += __shfl_xor_sync(0xffffffffu, total[r], 2);
     }
-    if (first_key == 0) return;
+    if (first) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
+      if (windowed && positions[r] - args.window >= first_key - 1) continue;
       const float2 before = memory.merged_row(row0 + 8 * r);
       const bool has_keys = positions[r] >= first_key;
       const float most = fmaxf(before.x, largest[r]);
@@ -94,13 +107,13 @@ struct Rows {
       }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      largest[r] = -INFINITY;
+      largest[r] = no_score<windowed>(args);
       total[r] = 0;
     }
     __syncwarp();
   }
 
-  __device__ __forceinline__ void store(const AttentionArgs& args, const QueryTile& tile) const {
+  __device__ __forceinline__ void store(const QueryTile& tile) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = row0 + 8 * r;

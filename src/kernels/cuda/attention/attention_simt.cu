@@ -14,10 +14,10 @@ constexpr int kThreads = 256, kRows = 64;
 constexpr int kEach = 4;                    // a thread's rows (consecutive), and its keys (16 apart): 16 x 16 threads
 constexpr int kScoreStride = kKeyTile + 4;  // rows start 4 banks apart
 
-template <class E, int width, bool paged>
+template <class E, int width, bool paged, bool windowed>
 __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* shared, bool vector);
 
-// - operands: args.qkv [tokens, (heads + 2 kv_heads) head_dim]; without pages keys and values are those of qkv, with
+// - operands: args.qkv [tokens, columns]; without pages keys and values are those of qkv, with
 //   pages pages.keys and .values [pages, page_size, kv_heads, head_dim] of type E; out [tokens, heads head_dim]; all
 //   fp32, except E, which may be F8.
 // - block: (x, y): the tiles of queries that start in a window of `tile_positions` tokens, counted from the end, and
@@ -27,12 +27,13 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* 
 //   the output.
 // - alignment: `vector`: head_dim in fours, qkv, keys and values on 16 bytes; otherwise any. width: head_dim rounded up
 //   to 64, 128 or 256.
-template <class E, int width, bool paged>
+template <class E, int width, bool paged, bool windowed>
 __global__ void __launch_bounds__(kThreads, width == 64 ? 2 : 1)
     attention_simt_kernel(AttentionArgs args, int tile_positions, bool vector) {
   extern __shared__ __align__(16) float shared_floats[];
-  for_each_query_tile<paged>(
-      args, tile_positions, [&](const QueryTile& tile) { attend<E, width, paged>(args, tile, shared_floats, vector); });
+  for_each_query_tile<paged>(args, tile_positions, [&](const QueryTile& tile) {
+    attend<E, width, paged, windowed>(args, tile, shared_floats, vector);
+  });
 }
 
 template <int width>  // head_dim rounded up to 64, 128 or 256
@@ -61,7 +62,7 @@ __device__ void load_rows(float* target, int stride, int rows, int head_dim, boo
 // The online softmax of four query rows, from row0 on, which 16 threads share. A thread has every 16th key of a tile,
 // and runs of four of the output's columns, 64 apart. A weight is e^(score - largest); the output is divided by the
 // weights' sum at the very end.
-template <int width>
+template <int width, bool windowed>
 struct Rows {
   using L = Layout<width>;
   static constexpr int kColumns = width / 16;
@@ -80,16 +81,17 @@ struct Rows {
   __device__ __forceinline__ Rows(const AttentionArgs& arguments, const QueryTile& query_tile, float* shared_floats)
       : args(arguments), tile(query_tile), shared(shared_floats) {
 #pragma unroll
-    for (int r = 0; r < kEach; ++r) largest[r] = -INFINITY;
+    for (int r = 0; r < kEach; ++r) largest[r] = no_score<windowed>(args);
   }
 
-  // Merges the split that begins at `first_key` into the earlier ones. Rows before `first_key` keep what they have.
-  __device__ __forceinline__ void close_split(int first_key) {
+  // Merges the split that begins at `first_key` into the earlier ones, unless it is the `first` one. Rows before
+  // `first_key` keep what they have, and rows whose windows begin after it have nothing earlier.
+  __device__ __forceinline__ void close_split(int first_key, bool first) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
 #pragma unroll
       for (int step = 1; step < 16; step *= 2) total[i] += __shfl_xor_sync(0xffffffffu, total[i], step);
-      if (first_key == 0) continue;
+      if (first || (windowed && tile.row_position(row0 + i) - args.window >= first_key - 1)) continue;
       const bool has_keys = tile.row_position(row0 + i) >= first_key;
       const float most = fmaxf(earlier_largest[i], largest[i]);
       const float scales[2] = {rule.weight(earlier_largest[i], most), rule.weight(largest[i], most)};
@@ -107,7 +109,7 @@ struct Rows {
     for (int i = 0; i < kEach; ++i) {
       earlier_largest[i] = largest[i];
       earlier_total[i] = total[i];
-      largest[i] = -INFINITY;
+      largest[i] = no_score<windowed>(args);
       total[i] = 0;
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
@@ -143,7 +145,9 @@ struct Rows {
       float most = -INFINITY, sum = 0;
 #pragma unroll
       for (int j = 0; j < kEach; ++j) {
-        p[i][j] = first_key + tx + 16 * j <= position ? __fmul_rn(p[i][j], args.scale) : -INFINITY;
+        const int key = first_key + tx + 16 * j;
+        p[i][j] =
+            key <= position && (!windowed || key > position - args.window) ? __fmul_rn(p[i][j], args.scale) : -INFINITY;
         most = fmaxf(most, p[i][j]);
       }
 #pragma unroll
@@ -207,21 +211,21 @@ struct Rows {
 };
 
 // Computes the output of one tile of queries, one tile of keys after another.
-template <class E, int width, bool paged>
+template <class E, int width, bool paged, bool windowed>
 __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* shared, bool vector) {
   using L = Layout<width>;
   const float* qkv = static_cast<const float*>(args.qkv);
   const QkvColumns columns(args);
-  const KeyRows<E, paged> keys(args, tile);
-  Rows<width> rows(args, tile, shared);
+  const KeyRows<E, paged, windowed> keys(args, tile);
+  Rows<width, windowed> rows(args, tile, shared);
   load_rows<width>(shared + L::kQueries, L::kStride, kRows, args.head_dim, vector, [&](int row) -> HeadRow<float> {
     if (!tile.row_valid(row)) return {};
     const int64_t head = tile.kv_head * tile.group + row % tile.group;
     return {qkv + (tile.first_token + row / tile.group) * columns.stride + head * args.head_dim, 1};
   });
-  for (int first_key = 0; first_key < tile.keys(); first_key += kKeyTile) {
-    if (first_key > 0 && first_key % kSplitKeys == 0) {
-      rows.close_split(first_key - kSplitKeys);
+  for (int first_key = keys.first / kKeyTile * kKeyTile; first_key < tile.keys(); first_key += kKeyTile) {
+    if (first_key > keys.first && first_key % kSplitKeys == 0) {
+      rows.close_split(first_key - kSplitKeys, first_key - kSplitKeys <= keys.first);
       rows.set_aside();
     }
     const auto row_of = [&](const CachedHead<E>& head, int row) -> HeadRow<E> {
@@ -247,18 +251,19 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* 
     rows.multiply_values(shrink);
     __syncthreads();  // before the next keys are loaded
   }
-  rows.close_split((tile.keys() - 1) / kSplitKeys * kSplitKeys);
+  const int last_split = (tile.keys() - 1) / kSplitKeys * kSplitKeys;
+  rows.close_split(last_split, last_split <= keys.first);
   rows.store();
 }
 
-template <class E, int width, bool paged>
+template <class E, int width, bool paged, bool windowed>
 void launch_kernel(cudaStream_t stream, const AttentionArgs& args) {
-  constexpr auto kernel = attention_simt_kernel<E, width, paged>;
+  constexpr auto kernel = attention_simt_kernel<E, width, paged, windowed>;
   constexpr int kSharedBytes = Layout<width>::kFloats * static_cast<int>(sizeof(float));
   allow_shared_bytes<kernel, kSharedBytes>();
   const int tile_positions = kRows / (args.heads / args.kv_heads);
-  const bool vector =
-      args.head_dim % 4 == 0 && on_16_bytes(args.qkv) && on_16_bytes(args.pages.keys) && on_16_bytes(args.pages.values);
+  const bool vector = args.head_dim % 4 == 0 && args.columns % 4 == 0 && on_16_bytes(args.qkv) &&
+                      on_16_bytes(args.pages.keys) && on_16_bytes(args.pages.values);
   kernel<<<attention_grid(args, tile_positions), kThreads, kSharedBytes, stream>>>(args, tile_positions, vector);
   check_launch("attention_simt_kernel");
 }
@@ -268,9 +273,11 @@ void launch_kernel(cudaStream_t stream, const AttentionArgs& args) {
 void launch_attention_simt(cudaStream_t stream, const AttentionArgs& args) {
   if (args.tokens == args.pages.singles) return;
   with_width(args.head_dim, [&](auto width) {
-    if (args.pages.key_scales != nullptr) return launch_kernel<F8, width(), true>(stream, args);
-    with_constant(args.pages.keys != nullptr,
-                  [&](auto paged) { launch_kernel<float, width(), paged()>(stream, args); });
+    with_constant(args.window != kNoWindow, [&](auto windowed) {
+      if (args.pages.key_scales != nullptr) return launch_kernel<F8, width(), true, windowed()>(stream, args);
+      with_constant(args.pages.keys != nullptr,
+                    [&](auto paged) { launch_kernel<float, width(), paged(), windowed()>(stream, args); });
+    });
   });
 }
 

@@ -5,6 +5,7 @@
 //                   |------------- split 0 -----------|---- split 1 ...
 #pragma once
 
+#include <cmath>
 #include <type_traits>
 
 #include "kernels/cuda/attention/launch.h"
@@ -20,6 +21,20 @@ constexpr int kKeyTile = 64;       // keys of one step of the online softmax, co
 constexpr int kSplitKeys = 1024, kSplitTiles = kSplitKeys / kKeyTile;
 
 __host__ __device__ inline int splits_of(int keys) { return (keys + kSplitKeys - 1) / kSplitKeys; }
+
+// The first position that a token reads. Tiles and splits are counted from the start of the sample with a window, too:
+// those that lie wholly before the window are left out. Kernels that are not `windowed` know no window.
+template <bool windowed>
+__device__ int window_start(const AttentionArgs& args, int position) {
+  return windowed ? max(position - args.window + 1, 0) : 0;
+}
+
+// The largest score of a row that has seen no key. With a window, a tile of keys may come wholly before the first key
+// of some of its rows: their largest score then stays finite, and those keys get weights of 0 instead of NaN.
+template <bool windowed>
+__device__ float no_score(const AttentionArgs& args) {
+  return windowed && args.window != kNoWindow ? -1e38f : -INFINITY;
+}
 
 // Merges a value x of the earlier split with the value y of the later one. The weights relate both to the larger of
 // their largest scores.
@@ -74,7 +89,7 @@ __device__ bool is_not_output(const AttentionArgs& args, const QueryTile& tile) 
 struct QkvColumns {
   int64_t stride, key, value;  // from a token to the next; where key heads and value heads begin
   __device__ explicit QkvColumns(const AttentionArgs& args)
-      : stride(static_cast<int64_t>(args.heads + 2 * args.kv_heads) * args.head_dim),
+      : stride(args.columns),
         key(static_cast<int64_t>(args.heads) * args.head_dim),
         value(static_cast<int64_t>(args.heads + args.kv_heads) * args.head_dim) {}
 };
@@ -116,15 +131,17 @@ struct CachedHead {
 };
 
 // The keys and values of a tile's sample: in qkv, or, with pages, in the cache, of elements of type E.
-template <class E, bool paged>
+template <class E, bool paged, bool windowed>
 struct KeyRows {
   const QueryTile& tile;
   const KeyPages& pages;
+  const int first;  // the first position that the tile reads
   CachedHead<E> keys, values;
 
   __device__ KeyRows(const AttentionArgs& args, const QueryTile& query_tile)
       : tile(query_tile),
         pages(args.pages),
+        first(window_start<windowed>(args, tile.first_position)),
         keys(args, pages.keys, pages.key_scales, tile.kv_head),
         values(args, pages.values, pages.value_scales, tile.kv_head) {
     if constexpr (!paged) {
@@ -136,9 +153,10 @@ struct KeyRows {
       values.elements = start + columns.value;
     }
   }
-  // The row of a position in `keys` and `values`. The position must be in the sample.
+  // The row of a position in `keys` and `values`. The position must be in the sample. Positions before `first`, whose
+  // pages the sequence may no longer have, are replaced by it: their weights are 0.
   __device__ int64_t row(int position) const {
-    if constexpr (paged) return cache_row(pages, tile.sequence, position);
+    if constexpr (paged) return cache_row(pages, tile.sequence, windowed ? max(position, first) : position);
     return position;
   }
 };

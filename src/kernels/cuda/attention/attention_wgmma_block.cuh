@@ -6,26 +6,42 @@
 
 namespace lfm2::wgmma_attention {
 
-constexpr int kHeadDim = 64, kGroup = 4;  // query heads of one key-value head
-constexpr int kWarpgroup = 128;           // threads
-constexpr int kMultipliers = 3;           // warpgroups
-constexpr int kThreads = (kMultipliers + 1) * kWarpgroup, kLoader = kMultipliers * 4;  // a warp
-// All registers of an SM. The few values that do not fit are spilled and read outside of the loop over key tiles.
-constexpr int kLoaderRegisters = 32, kMultiplierRegisters = 160;
-constexpr int kGroupRows = 64, kRows = kMultipliers * kGroupRows, kPositions = kRows / kGroup;
-
-constexpr int kRowBytes = kHeadDim * 2, kQueryBytes = kRows * kRowBytes, kTileBytes = kKeyTile * kRowBytes;
-constexpr int kBufferBytes = 2 * kTileBytes;  // a tile of keys, then its values
+constexpr int kGroup = 4;        // query heads of one key-value head
+constexpr int kWarpgroup = 128;  // threads
+constexpr int kGroupRows = 64;   // of a warpgroup
+constexpr int kPieceColumns = 64, kRowBytes = kPieceColumns * 2;
 constexpr int kQueryBuffers = 2;
-// After the tile buffers: the merged output of earlier splits, fp32, and for each row the largest score and the total
-// of those splits; the tiles' coordinates; barriers.
-constexpr int kMergedBytes = kRows * kHeadDim * 4, kMergedRowBytes = kRows * 8;
-constexpr int kFixedBytes = kQueryBuffers * (kQueryBytes + 32) + kMergedBytes + kMergedRowBytes;
-constexpr int kBuffers = (227 * 1024 - 1024 - kFixedBytes) / (kBufferBytes + 16);
-constexpr int kSharedBytes = 1024 + kFixedBytes + kBuffers * (kBufferBytes + 16);
-static_assert(kRows % kGroup == 0 && kPositions <= 64, "the window of a unit is one word of ballots");
-static_assert(kQueryBytes % 1024 == 0 && kTileBytes % 1024 == 0, "swizzled rows come in eights");
-static_assert(kBuffers >= 2, "a stage is loaded while another one is multiplied");
+
+// How a block divides its threads, registers and shared memory for heads of `width`, 64 or 128. In shared memory, rows
+// lie in pieces of 64 columns: all rows of the first piece, then those of the second.
+template <int width>
+struct Sizes {
+  static constexpr int kPieces = width / kPieceColumns;
+  static_assert(width % kPieceColumns == 0 && (kPieces == 1 || kPieces == 2));
+  static constexpr int kMultipliers = kPieces == 1 ? 3 : 2;                                     // warpgroups
+  static constexpr int kThreads = (kMultipliers + 1) * kWarpgroup, kLoader = kMultipliers * 4;  // a warp
+  // All registers of an SM. The few values that do not fit are spilled and read outside of the loop over key tiles.
+  static constexpr int kLoaderRegisters = kPieces == 1 ? 32 : 40, kMultiplierRegisters = kPieces == 1 ? 160 : 232;
+  static constexpr int kRows = kMultipliers * kGroupRows, kPositions = kRows / kGroup;
+
+  static constexpr int kQueryPieceBytes = kRows * kRowBytes, kQueryBytes = kPieces * kQueryPieceBytes;
+  static constexpr int kTilePieceBytes = kKeyTile * kRowBytes, kTileBytes = kPieces * kTilePieceBytes;
+  static constexpr int kBufferBytes = 2 * kTileBytes;  // a tile of keys, then its values
+  // After the tile buffers: the merged output of earlier splits, fp32, and for each row the largest score and the total
+  // of those splits; the tiles' coordinates; barriers.
+  static constexpr int kMergedBytes = kRows * width * 4, kMergedRowBytes = kRows * 8;
+  static constexpr int kFixedBytes = kQueryBuffers * (kQueryBytes + 32) + kMergedBytes + kMergedRowBytes;
+  static constexpr int kBuffers = (227 * 1024 - 1024 - kFixedBytes) / (kBufferBytes + 16);
+  static constexpr int kSharedBytes = 1024 + kFixedBytes + kBuffers * (kBufferBytes + 16);
+  static_assert(kRows % kGroup == 0 && kPositions <= 64, "the window of a unit is one word of ballots");
+  static_assert(kQueryPieceBytes % 1024 == 0 && kTilePieceBytes % 1024 == 0, "swizzled rows come in eights");
+  static_assert(kBuffers >= 2, "a stage is loaded while another one is multiplied");
+};
+
+// The queries' pieces, the keys and the values, as the copy engine loads them.
+struct Maps {
+  CUtensorMap queries[2], keys, values;
+};
 
 // What the multiplying warps must know of a tile of queries. No positions: there are no more tiles.
 struct TileCoord {
@@ -42,28 +58,31 @@ struct TileCoord {
 };
 
 // The block's shared memory, and a warp's position in its rings.
+template <int width>
 struct Block {
+  using S = Sizes<width>;
   char* shared;  // on 1024 bytes
-  Ring<kQueryBuffers, kQueryBytes> queries;
-  Ring<kBuffers, kBufferBytes> keys;
+  Ring<kQueryBuffers, S::kQueryBytes> queries;
+  Ring<S::kBuffers, S::kBufferBytes> keys;
   uint32_t places;
 
   __device__ explicit Block(char* memory) : Block(memory, shared_address(memory)) {}
   __device__ Block(char* memory, uint32_t start)
       : shared(memory),
         queries(start, start + kBarriers),
-        keys(start + kQueryBuffers * kQueryBytes, start + kBarriers + kQueryBuffers * 16),
+        keys(start + kQueryBuffers * S::kQueryBytes, start + kBarriers + kQueryBuffers * 16),
         places(start + kPlaces) {}
 
   __device__ uint32_t place() const { return places + queries.index() * 16; }
   __device__ float& merged_out(int i) const {
-    return reinterpret_cast<float*>(shared + kMerged)[i * (kMultipliers * kWarpgroup) + static_cast<int>(threadIdx.x)];
+    return reinterpret_cast<float*>(shared +
+                                    kMerged)[i * (S::kMultipliers * kWarpgroup) + static_cast<int>(threadIdx.x)];
   }
   __device__ float2& merged_row(int row) const { return reinterpret_cast<float2*>(shared + kMergedRows)[row]; }
 
  private:
-  static constexpr int kMerged = kQueryBuffers * kQueryBytes + kBuffers * kBufferBytes;
-  static constexpr int kMergedRows = kMerged + kMergedBytes, kPlaces = kMergedRows + kMergedRowBytes;
+  static constexpr int kMerged = kQueryBuffers * S::kQueryBytes + S::kBuffers * S::kBufferBytes;
+  static constexpr int kMergedRows = kMerged + S::kMergedBytes, kPlaces = kMergedRows + S::kMergedRowBytes;
   static constexpr int kBarriers = kPlaces + kQueryBuffers * 16;
 };
 

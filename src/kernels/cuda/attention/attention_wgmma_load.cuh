@@ -14,7 +14,7 @@ __device__ int place_of(const AttentionArgs& args, int64_t token) {
 
 // Calls work(tile) for every tile with output tokens of queries that starts in the window of kPositions tokens from
 // `window` on; tiles start at every kPositions-th place. All lanes of a warp call this.
-template <bool paged, class Work>
+template <int kPositions, bool paged, class Work>
 __device__ void for_each_tile(const AttentionArgs& args, int64_t window, int kv_head, Work&& work) {
   const int lane = threadIdx.x % 32;
   uint32_t starts[3], firsts[3];  // bits: a tile starts; a sample starts, or there is no token
@@ -42,30 +42,37 @@ __device__ void for_each_tile(const AttentionArgs& args, int64_t window, int kv_
   }
 }
 
-// Loads the tiles of keys and values of a tile of queries. Beyond the last key, tile buffers may keep their old
-// contents.
-template <bool paged>
-__device__ void load_keys(const AttentionArgs& args, const CUtensorMap* key_map, const CUtensorMap* value_map,
-                          int box_rows, const QueryTile& tile, bool elected, Block& block) {
+// Loads the tiles of keys and values of a tile of queries. Beyond the last key, and in boxes wholly before the window,
+// whose pages the sequence may no longer have, tile buffers may keep their old contents.
+template <int width, bool paged, bool windowed>
+__device__ void load_keys(const AttentionArgs& args, const Maps& maps, int box_rows, const QueryTile& tile,
+                          bool elected, Block<width>& block) {
+  using S = Sizes<width>;
   const int boxes = paged ? kKeyTile / box_rows : 1, box_bytes = box_rows * kRowBytes, keys = tile.keys();
   const int lane = threadIdx.x % 32;
-  int rows = 0;  // with pages: the row of the lane's box of the next 32
-  for (int first_key = 0; first_key < keys; first_key += kKeyTile, block.keys.next()) {
+  const int window = window_start<windowed>(args, tile.first_position), start = window / kKeyTile * kKeyTile;
+  int rows = 0;  // with pages: the row of the lane's box of the 32 to which the next one belongs
+  for (int first_key = start; first_key < keys; first_key += kKeyTile, block.keys.next()) {
     const int first_box = first_key / kKeyTile * boxes % 32;
-    if (paged && first_box == 0) {
-      const int position = first_key + lane * box_rows;
-      rows = position < keys ? cache_row(args.pages, tile.sequence, position) : 0;
+    if (paged && (first_box == 0 || (windowed && first_key == start))) {
+      const int position = first_key + (lane - first_box) * box_rows;
+      rows = position + box_rows > window && position < keys ? cache_row(args.pages, tile.sequence, position) : 0;
     }
+    const int skipped = paged && windowed ? max(window - first_key, 0) / box_rows : 0;
     const int count = paged ? min(boxes, (keys - first_key + box_rows - 1) / box_rows) : 1;
     block.keys.wait_free();
     const uint32_t full = block.keys.full(), target = block.keys.buffer();
-    if (elected) barrier_expect(full, 2 * count * box_bytes);
-    for (int i = 0; i < count; ++i) {
+    if (elected) barrier_expect(full, 2 * S::kPieces * (count - skipped) * box_bytes);
+    for (int i = skipped; i < count; ++i) {
       const int row =
           paged ? __shfl_sync(0xffffffffu, rows, first_box + i) : static_cast<int>(tile.sample_start()) + first_key;
       if (elected) {
-        load_box(target + i * box_bytes, key_map, full, 0, tile.kv_head, row);
-        load_box(target + kTileBytes + i * box_bytes, value_map, full, 0, tile.kv_head, row);
+#pragma unroll
+        for (int piece = 0; piece < S::kPieces; ++piece) {
+          const uint32_t to = target + piece * S::kTilePieceBytes + i * box_bytes;
+          load_box(to, &maps.keys, full, 0, tile.kv_head * S::kPieces + piece, row);
+          load_box(to + S::kTileBytes, &maps.values, full, 0, tile.kv_head * S::kPieces + piece, row);
+        }
       }
     }
     __syncwarp();
@@ -74,9 +81,11 @@ __device__ void load_keys(const AttentionArgs& args, const CUtensorMap* key_map,
 
 // The warp that loads. A unit is a window of tokens and a key-value head; the last windows come first, because in a
 // long sample they have the most keys. A block takes the next unit from the counter once it has loaded one.
-template <bool paged>
-__device__ void load_tiles(const AttentionArgs& args, const CUtensorMap* query_map, const CUtensorMap* key_map,
-                           const CUtensorMap* value_map, int box_rows, int32_t* next_unit, Block block) {
+template <int width, bool paged, bool windowed>
+__device__ void load_tiles(const AttentionArgs& args, const Maps& maps, int box_rows, int32_t* next_unit,
+                           Block<width> block) {
+  using S = Sizes<width>;
+  constexpr int kPositions = S::kPositions;
   const bool elected = elect_lane();
   const int64_t first = paged ? args.pages.singles : 0;
   const int windows = static_cast<int>((args.tokens - first + kPositions - 1) / kPositions);
@@ -84,18 +93,20 @@ __device__ void load_tiles(const AttentionArgs& args, const CUtensorMap* query_m
   for (int unit = static_cast<int>(blockIdx.x); unit < units;) {
     const int kv_head = unit % args.kv_heads;
     const int64_t window = first + static_cast<int64_t>(windows - 1 - unit / args.kv_heads) * kPositions;
-    for_each_tile<paged>(args, window, kv_head, [&](const QueryTile& tile) {
+    for_each_tile<kPositions, paged>(args, window, kv_head, [&](const QueryTile& tile) {
       block.queries.wait_free();
       if (elected) {
         TileCoord{static_cast<int>(tile.first_token), tile.first_position, tile.positions, kv_head}.store(
             block.place());
-        barrier_expect(block.queries.full(), kQueryBytes);
-        load_box(block.queries.buffer(), query_map, block.queries.full(), 0, kv_head * kGroup,
-                 static_cast<int>(tile.first_token));
+        barrier_expect(block.queries.full(), S::kQueryBytes);
+#pragma unroll
+        for (int piece = 0; piece < S::kPieces; ++piece)
+          load_box(block.queries.buffer() + piece * S::kQueryPieceBytes, &maps.queries[piece], block.queries.full(), 0,
+                   kv_head * kGroup, static_cast<int>(tile.first_token));
       }
       __syncwarp();
       block.queries.next();
-      load_keys<paged>(args, key_map, value_map, box_rows, tile, elected, block);
+      load_keys<width, paged, windowed>(args, maps, box_rows, tile, elected, block);
     });
     int taken = 0;
     if (threadIdx.x % 32 == 0) {

@@ -62,18 +62,32 @@ __device__ inline DecodeState decode_state(float* memory, int rows, int width, i
   return s;
 }
 
-// The block's rows are the query heads from first_head on, of the sequence's only token.
+// The number of splits in which a token at `position` has keys.
+template <bool windowed>
+__device__ int splits_read(const AttentionArgs& a, int position) {
+  return splits_of(position + 1) - window_start<windowed>(a, position) / kSplitKeys;
+}
+
+// The block's rows are the query heads from first_head on, of the sequence's only token. They read the positions
+// [first_key(), keys).
 struct DecodeRows {
   int64_t token;
   int first_head, rows;
-  int keys;
+  int window, keys;
   int splits_before;  // splits in args.partials before those of this sequence; negative: it has none there
 
   // Whether one block, that with blockIdx.y 0, processes all splits of the rows.
   __device__ bool alone() const { return splits_before < 0; }
-  // The block's splits are every step-th from blockIdx.y on; an idle block has none.
+  // The block's splits are every step-th from the blockIdx.y-th on; an idle block has none.
   __device__ int step() const { return alone() ? 1 : static_cast<int>(gridDim.y); }
-  __device__ bool idle() const { return static_cast<int>(blockIdx.y) >= (alone() ? 1 : splits_of(keys)); }
+  __device__ bool idle() const { return static_cast<int>(blockIdx.y) >= (alone() ? 1 : splits()); }
+
+  __device__ int first_key() const { return window == kNoWindow ? 0 : max(keys - window, 0); }
+  __device__ int earliest_split() const { return first_key() / kSplitKeys; }
+  __device__ int end_split() const { return splits_of(keys); }
+  __device__ int splits() const { return end_split() - earliest_split(); }
+  // The first tile of a split that the rows read.
+  __device__ int first_tile(int split) const { return max(split * kSplitTiles, first_key() / kKeyTile); }
 };
 
 // out = fma(out, shrink, part) for the tiles of this round, in their order; the same for the totals.
@@ -128,7 +142,8 @@ __device__ inline float4 merged(float4 x, float x_weight, float4 y, float y_weig
 }
 
 // For a block that processes all splits of its rows alone: merges a finished split into the earlier ones, which it
-// keeps in shared memory, and writes the output after the last split. Ends with a barrier except after the last split.
+// keeps in shared memory, and writes the output after the last split. Splits are counted from the earliest one. Ends
+// with a barrier except after the last split.
 template <class T, int width, int lanes, class Rule>
 __device__ __forceinline__ void merge_in_block(const CachedAttentionDecodeArgs& args, const DecodeRows& rows,
                                                const DecodeState& s, const Rule& rule, int split, int splits) {
@@ -164,13 +179,12 @@ __device__ __forceinline__ void merge_in_block(const CachedAttentionDecodeArgs& 
   __syncthreads();
 }
 
-// The place of the result of a row's split in args.partials.
+// The place of the result of a row's split, counted from the earliest one, in args.partials.
 template <int width>
 __device__ __forceinline__ float* partial_of(const CachedAttentionDecodeArgs& args, const DecodeRows& rows, int row,
                                              int split) {
-  return args.partials +
-         (rows.splits_before * args.attention.heads + (rows.first_head + row) * splits_of(rows.keys) + split) *
-             (width + kPartialTail);
+  return args.partials + (rows.splits_before * args.attention.heads + (rows.first_head + row) * rows.splits() + split) *
+                             (width + kPartialTail);
 }
 
 // Writes the results of a split to args.partials, where the block that ends last reads them.
@@ -235,9 +249,9 @@ __device__ __forceinline__ void merge_published(const CachedAttentionDecodeArgs&
 template <class T, int width, int lanes, class Rule>
 __device__ void finish_split(const CachedAttentionDecodeArgs& args, const DecodeRows& rows, const DecodeState& s,
                              const Rule& rule, int split) {
-  const int splits = splits_of(rows.keys);
-  if (rows.alone()) return merge_in_block<T, width, lanes>(args, rows, s, rule, split, splits);
-  publish_split<width, lanes>(args, rows, s, split);
+  const int splits = rows.splits(), place = split - rows.earliest_split();
+  if (rows.alone()) return merge_in_block<T, width, lanes>(args, rows, s, rule, place, splits);
+  publish_split<width, lanes>(args, rows, s, place);
   if (published_last(args, splits)) merge_published<T, width>(args, rows, rule, splits);
 }
 
@@ -273,10 +287,16 @@ struct DecodeGrid {
 constexpr int64_t kDecodeBlocks = 32768;
 static_assert(kDecodeBlocks <= kDecodeCounters);  // so that wherever blocks share splits, blockIdx.x has a counter
 
+// The most parts of `size` keys, counted from the start of the sample, in which a token may have keys.
+inline int64_t max_parts(const CachedAttentionDecodeArgs& args, int64_t size) {
+  const int64_t of_window = (args.attention.window + 2 * size - 2) / size;
+  return std::min(ceil_divide(args.max_length, size), of_window);
+}
+
 inline DecodeGrid decode_grid(const CachedAttentionDecodeArgs& args, int max_rows, int width) {
   const AttentionArgs& a = args.attention;
   const int64_t groups = ceil_divide(a.heads / a.kv_heads, max_rows), units = a.pages.singles * a.kv_heads * groups;
-  const int64_t splits = splits_of(static_cast<int>(args.max_length));
+  const int64_t splits = max_parts(args, kSplitKeys);
   const int64_t workers = std::min(splits, std::max<int64_t>(kDecodeBlocks / units, 1));
   const bool all_fit = a.pages.singles * a.heads * splits * (width + kPartialTail) <= args.partial_floats;
   return {static_cast<int>(groups), static_cast<int>(workers), splits > 1 && (workers == 1 || !all_fit)};
@@ -286,13 +306,13 @@ inline DecodeGrid decode_grid(const CachedAttentionDecodeArgs& args, int max_row
 // have several. Negative if one block processes the rows alone: if there is only one block or one split, or if
 // args.partials has no room for the sequence's results. Then it has no room for later sequences either, however short
 // they are. So all blocks of a row come to the same result without asking each other. All lanes of a warp call this.
-template <int width>
+template <int width, bool windowed>
 __device__ __forceinline__ int splits_before(const CachedAttentionDecodeArgs& args, int64_t sequence, int splits) {
   if (gridDim.y == 1 || splits == 1 || static_cast<int>(blockIdx.y) >= splits) return -1;
   int before = 0;
 #pragma unroll 8
   for (int64_t s = threadIdx.x % 32; s < sequence; s += 32) {
-    const int others = splits_of(args.attention.positions[s] + 1);
+    const int others = splits_read<windowed>(args.attention, args.attention.positions[s]);
     before += others > 1 ? others : 0;
   }
   before = __reduce_add_sync(0xffffffffu, before);
@@ -312,12 +332,16 @@ struct DecodeBlock {
     first_row = static_cast<int>(place) % groups * max_rows;
   }
   // All lanes of a warp call this. It reads nothing that a kernel writes.
-  template <int width>
+  template <int width, bool windowed>
   __device__ DecodeRows rows_of(const CachedAttentionDecodeArgs& args, int max_rows) const {
     const AttentionArgs& a = args.attention;
-    const int group = a.heads / a.kv_heads, keys = a.positions[sequence] + 1;
-    return {sequence, kv_head * group + first_row, min(max_rows, group - first_row), keys,
-            splits_before<width>(args, sequence, splits_of(keys))};
+    const int group = a.heads / a.kv_heads, position = a.positions[sequence];
+    return {sequence,
+            kv_head * group + first_row,
+            min(max_rows, group - first_row),
+            windowed ? a.window : kNoWindow,
+            position + 1,
+            splits_before<width, windowed>(args, sequence, splits_read<windowed>(a, position))};
   }
 };
 

@@ -20,13 +20,15 @@ constexpr int kMinBlocks = 2;  // with keys and values in fp8, blocks of kMaxWar
 template <class E, int width>  // the warps for whose registers an SM has room; of 16-bit types shared memory has less
 constexpr int kResidentWarps = std::is_same_v<E, F8> ? kMinBlocks* kMaxWarps<width> : 64;
 
+template <class Step>
+__device__ __forceinline__ void mask_tile(const DecodeRows& block, int begin, float (&scores)[kScoreParts][4]);
 template <class Step, int halves>
 __device__ __forceinline__ void store_largest(const float (&scores)[kScoreParts][4], int rows, const DecodeState& s);
 template <class Step, int halves>
 __device__ __forceinline__ void weigh_tile(const RawScores& rule, int rows, const float (&largest)[2],
                                            float (&scores)[kScoreParts][4], const DecodeState& s);
 
-// - operands: args.attention.qkv [tokens, (heads + 2 kv_heads) head_dim], whose first pages.singles tokens are a
+// - operands: args.attention.qkv [tokens, columns], whose first pages.singles tokens are a
 //   sequence each; pages.keys and .values [pages, page_size, kv_heads, head_dim] of type E, T or F8; out [tokens, heads
 //   head_dim]; all else of type T.
 // - block: (x, y): up to 16 query heads of one key-value head of one sequence, as the rows of one tile, and of the
@@ -37,7 +39,7 @@ __device__ __forceinline__ void weigh_tile(const RawScores& rule, int rows, cons
 // - alignment: `vector`: rows of a head, qkv, keys and values on 16 bytes; otherwise any. width: head_dim rounded up to
 //   64, 128 or 256.
 // - registers: not limited for 16-bit keys and values, because shared memory leaves no room for more blocks on an SM.
-template <class T, class E, int width, int halves, bool vector>
+template <class T, class E, int width, int halves, bool vector, bool windowed>
 __global__ void __launch_bounds__(kMaxWarps<width> * 32, std::is_same_v<E, F8> ? kMinBlocks : 1)
     cached_attention_decode_mma_kernel(CachedAttentionDecodeArgs args) {
   pdl_trigger();
@@ -46,15 +48,15 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32, std::is_same_v<E, F8> ?
   const AttentionArgs& a = args.attention;
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const DecodeBlock place(a, kRows);
-  const DecodeRows block = place.rows_of<width>(args, kRows);
+  const DecodeRows block = place.rows_of<width, windowed>(args, kRows);
   using Stream = TileStream<T, E, width, vector>;
   Stream stream(a, block, place.kv_head, shared + warp * Stream::kBufferBytes);
-  const int rows = block.rows, splits = splits_of(block.keys), end_tile = stream.end_tile;
+  const int rows = block.rows, end_tile = stream.end_tile;
   char* const queries = shared + warps * Stream::kBufferBytes;
   const DecodeState s = decode_state(reinterpret_cast<float*>(queries + rows * width * 2), rows, width, kLanes, warps);
   const RawScores rule(a.scale);
-  const int first_split = blockIdx.y;
-  int tile = first_split * kSplitTiles + warp, ready[2];
+  const int first_split = block.earliest_split() + static_cast<int>(blockIdx.y);
+  int tile = stream.tile_from(first_split, block.first_tile(first_split) + warp), ready[2];
   stream.find_rows(tile < end_tile ? tile : end_tile, ready);
   pdl_wait();
   if (block.idle()) return;
@@ -68,16 +70,16 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32, std::is_same_v<E, F8> ?
   const uint32_t query_base = shared_address(queries);
   const int query_row = min(lane & 15, rows - 1);  // rows after the last are unused copies of it
 
-  for (int split = first_split; split < splits; split += block.step()) {
-    const int split_end = min(end_tile, (split + 1) * kSplitTiles);
+  for (int split = first_split; split < block.end_split(); split += block.step()) {
+    const int split_start = block.first_tile(split), split_end = min(end_tile, (split + 1) * kSplitTiles);
     float largest[2] = {-INFINITY, -INFINITY};  // the rows' largest scores before this round
-    for (int round = split * kSplitTiles; round < split_end; round += warps) {
+    for (int round = split_start; round < split_end; round += warps) {
       const int tiles = min(warps, split_end - round);  // the tiles of this round; this warp's is `tile` if it has one
       const bool mine = warp < tiles;
       const int next = mine ? stream.tile_after(tile) : tile;
       if (mine && next < end_tile) stream.find_rows(next, ready);
       wait_copies<1>();  // until the keys have arrived
-      if (round == first_split * kSplitTiles)
+      if (split == first_split && round == split_start)
         __syncthreads();  // so that every thread's part of the queries has arrived, too
       else
         __syncwarp();
@@ -86,8 +88,7 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32, std::is_same_v<E, F8> ?
         stream.multiply_keys(query_base, query_row, scores);
         __syncwarp();
         if (next < end_tile) stream.load_keys(next, ready);
-        const int positions[2] = {block.keys - 1, block.keys - 1};
-        if ((tile + 1) * kKeyTile > block.keys) Step::mask(tile * kKeyTile, positions, scores);
+        mask_tile<Step>(block, tile * kKeyTile, scores);
         store_largest<Step, halves>(scores, rows, s);
       }
       commit_copies();
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32, std::is_same_v<E, F8> ?
       for (int r = 0; r < halves; ++r)
         largest[r] = running_largest(s, rows, min(row0 + 8 * r, rows - 1), tiles - 1, largest[r]).with;
       __syncthreads();  // so that the round's parts are stored
-      join_tiles<width, kLanes>(s, rows, tiles, round == split * kSplitTiles);
+      join_tiles<width, kLanes>(s, rows, tiles, round == split_start);
     }
     if (warp == 0 && lane % 4 == 0)
 #pragma unroll
@@ -122,6 +123,14 @@ template <class E, int width>
 constexpr int shared_bytes(int rows, int warps, bool earlier) {
   return rows * width * 2 + warps * 2 * kKeyTile * width * static_cast<int>(sizeof(E)) +
          decode_floats(rows, width, kLanes, warps, earlier) * static_cast<int>(sizeof(float));
+}
+
+// Sets the scores of a tile's keys that the rows do not read to -infinity; `begin` is the tile's first key.
+template <class Step>
+__device__ __forceinline__ void mask_tile(const DecodeRows& block, int begin, float (&scores)[kScoreParts][4]) {
+  const int last = block.keys - 1, first = block.first_key();
+  if (begin + kKeyTile > block.keys) Step::mask(begin, {last, last}, scores);
+  if (begin < first) Step::mask_before(begin, {first, first}, scores);
 }
 
 // Stores the largest score of each of the warp's rows in its tile.
@@ -156,13 +165,13 @@ __device__ __forceinline__ void weigh_tile(const RawScores& rule, int rows, cons
     if (row0 + 8 * r < rows) s.sums[(warp * rows + row0 + 8 * r) * kLanes + lane % 4] = sums[r];
 }
 
-template <class T, class E, int width, int halves, bool vector>
+template <class T, class E, int width, int halves, bool vector, bool windowed>
 void launch_kernel(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   const AttentionArgs& a = args.attention;
   const int rows = std::min(kRows, a.heads / a.kv_heads);
   const DecodeGrid grid = decode_grid(args, kRows, width);
   const int64_t units = a.pages.singles * a.kv_heads * grid.groups * grid.workers;
-  const int64_t tiles = std::min<int64_t>(kSplitTiles, ceil_divide(args.max_length, kKeyTile));
+  const int64_t tiles = std::min<int64_t>(kSplitTiles, max_parts(args, kKeyTile));
   const auto resident = [&](int warps) {  // blocks of `warps` that run at a time
     return args.multiprocessors *
            std::min(kSharedPerProcessor / shared_bytes<E, width>(rows, warps, true), kResidentWarps<E, width> / warps);
@@ -178,7 +187,7 @@ void launch_kernel(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   while (may_double(warps) && units * warps < resident(1)) warps *= 2;
   while (may_double(warps) && rounds(2 * warps) < rounds(warps)) warps *= 2;
   const int bytes = shared_bytes<E, width>(rows, warps, grid.alone);
-  constexpr auto kernel = cached_attention_decode_mma_kernel<T, E, width, halves, vector>;
+  constexpr auto kernel = cached_attention_decode_mma_kernel<T, E, width, halves, vector, windowed>;
   constexpr int kMaxBytes =
       std::min(shared_bytes<E, width>(kRows, kMaxWarps<width>, true), kMaxSharedBytes - kStaticBytes);
   allow_shared_bytes<kernel, kMaxBytes>(std::min(shared_bytes<E, width>(rows, kMaxWarps<width>, true), kMaxBytes));
@@ -188,11 +197,13 @@ void launch_kernel(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
 template <class T, class E, int width>
 void launch_width(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   const AttentionArgs& a = args.attention;
-  if (a.head_dim * sizeof(E) % 16 != 0 || !on_16_bytes(a.qkv) || !on_16_bytes(a.pages.keys) ||
+  if (a.head_dim * sizeof(E) % 16 != 0 || a.columns % 8 != 0 || !on_16_bytes(a.qkv) || !on_16_bytes(a.pages.keys) ||
       !on_16_bytes(a.pages.values))
-    return launch_kernel<T, E, width, 2, false>(stream, args);
-  if (a.heads / a.kv_heads <= 8) return launch_kernel<T, E, width, 1, true>(stream, args);
-  launch_kernel<T, E, width, 2, true>(stream, args);
+    return launch_kernel<T, E, width, 2, false, true>(stream, args);
+  with_constant(a.window != kNoWindow, [&](auto windowed) {
+    if (a.heads / a.kv_heads <= 8) return launch_kernel<T, E, width, 1, true, windowed()>(stream, args);
+    launch_kernel<T, E, width, 2, true, windowed()>(stream, args);
+  });
 }
 
 }  // namespace

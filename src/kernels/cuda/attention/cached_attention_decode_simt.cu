@@ -25,7 +25,7 @@ __device__ __forceinline__ void multiply_values(const AttentionArgs& a, const De
                                                 const CachedHead<E>& values, const int (&cache_rows)[kEach],
                                                 int first_key, const float* weights, bool vector, const DecodeState& s);
 
-// - operands: args.attention.qkv [tokens, (heads + 2 kv_heads) head_dim], whose first pages.singles tokens are a
+// - operands: args.attention.qkv [tokens, columns], whose first pages.singles tokens are a
 //   sequence each; pages.keys and .values [pages, page_size, kv_heads, head_dim] of type E, float or F8; out [tokens,
 //   heads head_dim]; all else fp32.
 // - block: (x, y): up to four query heads of one key-value head of one sequence, and of the splits of its keys every
@@ -35,7 +35,7 @@ __device__ __forceinline__ void multiply_values(const AttentionArgs& a, const De
 //   output.
 // - alignment: `vector`: head_dim in fours, keys and values on 16 bytes; otherwise any. width: head_dim rounded up to
 //   64, 128 or 256.
-template <class E, int width>
+template <class E, int width, bool windowed>
 __global__ void __launch_bounds__(kThreads)
     cached_attention_decode_simt_kernel(CachedAttentionDecodeArgs args, bool vector) {
   pdl_trigger();
@@ -45,8 +45,8 @@ __global__ void __launch_bounds__(kThreads)
   const DecodeBlock place(a, kEach);
   const int kv_head = place.kv_head;
   const int64_t sequence = place.sequence;
-  const DecodeRows block = place.rows_of<width>(args, kEach);
-  const int rows = block.rows, splits = splits_of(block.keys);
+  const DecodeRows block = place.rows_of<width, windowed>(args, kEach);
+  const int rows = block.rows;
   float* const queries = shared_floats;
   float* const weights = queries + kEach * width + worker * kEach * kScoreStride;
   const DecodeState s =
@@ -59,15 +59,17 @@ __global__ void __launch_bounds__(kThreads)
 
   load_queries<width>(a, block, queries);
   __syncthreads();
-  for (int split = blockIdx.y; split < splits; split += block.step()) {
-    const int first_key = split * kSplitKeys + worker * kKeyTile;
-    const int tiles = min(kWorkers, (block.keys - split * kSplitKeys + kKeyTile - 1) / kKeyTile);
+  for (int split = block.earliest_split() + static_cast<int>(blockIdx.y); split < block.end_split();
+       split += block.step()) {
+    const int start = block.first_tile(split) * kKeyTile, first_key = start + worker * kKeyTile;
+    const int tiles = (min(block.keys, (split + 1) * kSplitKeys) - start + kKeyTile - 1) / kKeyTile;
     float p[kEach][kEach] = {};  // [rows, keys]: products, then scores, then weights
-    int cache_rows[kEach];       // for keys that do not exist, the last one, masked later
+    int cache_rows[kEach];       // for keys that the rows do not read, the first or the last one, masked later
     HeadRow<E> key_rows[kEach];
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
-      cache_rows[j] = cache_row(a.pages, sequence, min(first_key + tx + 16 * j, block.keys - 1));
+      cache_rows[j] =
+          cache_row(a.pages, sequence, max(block.first_key(), min(first_key + tx + 16 * j, block.keys - 1)));
       key_rows[j] = keys.row(cache_rows[j]);
     }
     multiply_keys<E, width>(queries, key_rows, a.head_dim, vector, p);
@@ -127,7 +129,8 @@ __device__ __forceinline__ void score_tile(const AttentionArgs& a, const DecodeR
     float most = -INFINITY;
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
-      p[i][j] = first_key + tx + 16 * j < block.keys ? __fmul_rn(p[i][j], a.scale) : -INFINITY;
+      const int key = first_key + tx + 16 * j;
+      p[i][j] = key < block.keys && key >= block.first_key() ? __fmul_rn(p[i][j], a.scale) : -INFINITY;
       most = fmaxf(most, p[i][j]);
     }
 #pragma unroll
@@ -200,7 +203,7 @@ __device__ __forceinline__ void multiply_values(const AttentionArgs& a, const De
             part[i][c], part[i][c + 1], part[i][c + 2], part[i][c + 3]};
 }
 
-template <class E, int width>
+template <class E, int width, bool windowed>
 void launch_kernel(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   const AttentionArgs& a = args.attention;
   const DecodeGrid grid = decode_grid(args, kEach, width);
@@ -208,7 +211,7 @@ void launch_kernel(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
       kEach * width + kWorkers * kEach * kScoreStride + decode_floats(kEach, width, kLanes, kWorkers, true);
   constexpr int kBytes = kFloats * static_cast<int>(sizeof(float));
   const bool vector = a.head_dim % 4 == 0 && on_16_bytes(a.pages.keys) && on_16_bytes(a.pages.values);
-  constexpr auto kernel = cached_attention_decode_simt_kernel<E, width>;
+  constexpr auto kernel = cached_attention_decode_simt_kernel<E, width, windowed>;
   allow_shared_bytes<kernel, kBytes>();
   launch_dependent("cached_attention_decode_simt_kernel", kernel, {grid.blocks(a), kThreads, kBytes}, stream, args,
                    vector);
@@ -219,8 +222,10 @@ void launch_kernel(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
 void launch_cached_attention_decode_simt(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   if (args.attention.pages.singles == 0) return;
   with_width(args.attention.head_dim, [&](auto width) {
-    if (args.attention.pages.key_scales != nullptr) return launch_kernel<F8, width()>(stream, args);
-    launch_kernel<float, width()>(stream, args);
+    with_constant(args.attention.window != kNoWindow, [&](auto windowed) {
+      if (args.attention.pages.key_scales != nullptr) return launch_kernel<F8, width(), windowed()>(stream, args);
+      launch_kernel<float, width(), windowed()>(stream, args);
+    });
   });
 }
 

@@ -51,8 +51,8 @@ struct PartStore {
   }
 };
 
-// The tiles that one warp of a block processes: in every split of the block each warps-th tile, where the number of
-// warps divides kSplitTiles. The warp has its own buffers, for a tile of keys and a tile of values of type E.
+// The tiles that one warp of a block processes: in every split of the block each warps-th tile, from the first one that
+// the rows read on. The warp has its own buffers, for a tile of keys and a tile of values of type E.
 template <class T, class E, int width, bool vector>
 class TileStream {
   static constexpr bool kFp8 = std::is_same_v<E, F8>;
@@ -81,12 +81,13 @@ class TileStream {
         values(buffers + kTileBytes),
         end_tile((block.keys + kKeyTile - 1) / kKeyTile) {}
 
-  // The rows of the cache that hold a tile's positions lane and lane + 32.
+  // The rows of the cache that hold a tile's positions lane and lane + 32. Positions before the window, whose pages the
+  // sequence may no longer have, are replaced by its first one: their weights are 0.
   __device__ __forceinline__ void find_rows(int tile, int (&found)[2]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int position = tile * kKeyTile + static_cast<int>(threadIdx.x % 32) + 32 * i;
-      found[i] = position < block.keys ? cache_row(a.pages, block.token, position) : 0;
+      found[i] = position < block.keys ? cache_row(a.pages, block.token, max(position, block.first_key())) : 0;
     }
   }
   __device__ __forceinline__ void load_keys(int tile, const int (&from)[2]) {
@@ -144,10 +145,12 @@ class TileStream {
     if constexpr (kFp8)
       if (has_nan) multiply_converted_values<halves>(scores, store);
   }
-  __device__ __forceinline__ int tile_after(int tile) const {
-    const int next = tile + warps;
-    return next / kSplitTiles == tile / kSplitTiles ? next : next + (block.step() - 1) * kSplitTiles;
+  // `tile` if it is in the split, otherwise the warp's first tile in the block's next split.
+  __device__ __forceinline__ int tile_from(int split, int tile) const {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    return tile / kSplitTiles == split ? tile : (split + block.step()) * kSplitTiles + warp;
   }
+  __device__ __forceinline__ int tile_after(int tile) const { return tile_from(tile / kSplitTiles, tile + warps); }
 
  private:
   __device__ __forceinline__ static int lane_columns(int each) { return static_cast<int>(threadIdx.x) % 4 * each; }

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <limits>
 
 #include "base/dtype.h"
 
@@ -23,7 +24,8 @@ struct KeyPages {
 };
 
 struct AppendKeysValuesArgs {
-  void* qkv;                 // [tokens, (heads + 2 kv_heads) head_dim]
+  void* qkv;                 // [tokens, columns]: query, key and value heads, then the gates
+  int64_t columns;           // AttentionShape::qkv_columns()
   const int32_t* positions;  // [tokens]; copied by the host, written by no kernel (dependent_launch.cuh)
   KeyPages pages;
   int64_t tokens;
@@ -33,20 +35,34 @@ void launch_append_keys_values(cudaStream_t stream, const AppendKeysValuesArgs& 
 // The rounding of keys and values to fp8: into the pages, or, without pages, in place.
 void launch_round_keys_values(cudaStream_t stream, const AppendKeysValuesArgs& args, DType act);
 
+constexpr int kNoWindow = std::numeric_limits<int>::max();
+
 struct AttentionArgs {
-  const void* qkv;           // [tokens, (heads + 2 kv_heads) head_dim]
+  const void* qkv;           // [tokens, columns]: query, key and value heads, then the gates
+  int64_t columns;           // AttentionShape::qkv_columns()
   const int32_t* positions;  // [tokens]
   void* out;                 // [tokens, heads head_dim]
   int64_t tokens;
   int heads, kv_heads, head_dim;
-  float scale;            // 1 / sqrt(head_dim)
-  int output_tokens = 0;  // Batch::output_tokens
+  float scale;             // 1 / sqrt(head_dim)
+  int output_tokens = 0;   // Batch::output_tokens
+  int window = kNoWindow;  // a token reads the last `window` positions, itself included
   // Without pages, the tokens are whole samples, and keys and values are those of qkv. With pages, the tokens from
   // pages.singles on are computed, and keys and values are those of the cache.
   KeyPages pages = {};
 };
 void launch_attention_mma(cudaStream_t stream, const AttentionArgs& args, DType act);  // bf16, fp16
 void launch_attention_simt(cudaStream_t stream, const AttentionArgs& args);            // fp32
+
+// Multiplies each head of out by the sigmoid of its gate, in place.
+struct GateHeadsArgs {
+  const void* qkv;  // [tokens, columns], whose last `heads` columns are the gates
+  int64_t columns;
+  void* out;  // [tokens, heads head_dim]
+  int64_t tokens;
+  int heads, head_dim;
+};
+void launch_gate_heads(cudaStream_t stream, const GateHeadsArgs& args, DType act);
 
 // The bits of attention_mma in less time, on Hopper, for the arrays and sizes that attention_wgmma_takes. A thread
 // block on each SM takes units of work from the counter *next_unit, which is 0 between launches.

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
-// - operands: args.qkv [tokens, (heads + 2 kv_heads) head_dim] of type T. With pages, its keys and values go to
+// - operands: args.qkv [tokens, columns] of type T. With pages, its keys and values go to
 //   pages.keys and .values [pages, page_size, kv_heads, head_dim] as E4M3, and their scales to pages.key_scales and
 //   .value_scales [pages, page_size, kv_heads]; without pages, they are rounded in place.
 // - block: kWarps heads, those of a token's keys, then those of its values, side by side.
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kThreads) round_keys_values_kernel(AppendKeysV
           head % args.kv_heads;
   pdl_wait();
   if (token >= args.tokens) return;
-  T* const x = static_cast<T*>(args.qkv) + (token * (args.heads + heads) + args.heads + head) * args.head_dim;
+  T* const x = static_cast<T*>(args.qkv) + token * args.columns + (args.heads + head) * args.head_dim;
   float largest = 0;
   for (int i = lane; i < args.head_dim; i += 32) largest = larger_magnitude(largest, to_f32(x[i]));
 #pragma unroll

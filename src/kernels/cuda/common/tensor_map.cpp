@@ -89,10 +89,10 @@ CUtensorMap pieces_map(const void* data, DType dtype, int64_t matrices, int64_t 
                  {box_columns, box_rows, box_pieces, 1}});
 }
 
-CUtensorMap heads_map(const void* data, DType dtype, int64_t rows, int64_t heads, int64_t row_bytes, int box_rows,
-                      int box_heads) {
+CUtensorMap heads_map(const void* data, DType dtype, int64_t rows, int64_t heads, int64_t head_bytes, int64_t row_bytes,
+                      int box_rows, int box_heads) {
   const int columns = 128 / static_cast<int>(size_bytes(dtype));
-  return encode(data, dtype, {3, {columns, heads, rows}, {128, row_bytes}, {columns, box_heads, box_rows}});
+  return encode(data, dtype, {3, {columns, heads, rows}, {head_bytes, row_bytes}, {columns, box_heads, box_rows}});
 }
 
 }  // namespace lfm2

@@ -28,9 +28,9 @@ CUtensorMap matrices_map(const void* data, DType dtype, int64_t matrices, int64_
 CUtensorMap pieces_map(const void* data, DType dtype, int64_t matrices, int64_t rows, int64_t columns, int box_rows,
                        int box_columns, int box_pieces);
 
-// A map over rows of heads of 128 bytes, with `row_bytes` from a row to the next. A box has box_heads heads of box_rows
-// rows, row after row. Coordinates: column in a head (0), head, row.
-CUtensorMap heads_map(const void* data, DType dtype, int64_t rows, int64_t heads, int64_t row_bytes, int box_rows,
-                      int box_heads);
+// A map over rows of 128 bytes of each head, with `head_bytes` from a head to the next and `row_bytes` from a row to
+// the next. A box has box_heads heads of box_rows rows, row after row. Coordinates: column in a head (0), head, row.
+CUtensorMap heads_map(const void* data, DType dtype, int64_t rows, int64_t heads, int64_t head_bytes, int64_t row_bytes,
+                      int box_rows, int box_heads);
 
 }  // namespace lfm2

@@ -21,6 +21,7 @@ Visible launch_matmul_combine_experts_fp8(cudaStream_t stream, const MatmulCombi
 
 // launch_rms_norm to fp8 rows, launch_gemm_fp8 and launch_cached_short_conv, with the same bits and the limits of
 // launch_norm_project_short_conv.
-void launch_norm_project_short_conv_fp8(cudaStream_t stream, ProjectShortConvArgs args, const FrontNormArgs& norm);
+void launch_norm_project_short_conv_fp8(cudaStream_t stream, const ProjectShortConvArgs& args,
+                                        const FrontNormArgs& norm);
 
 }  // namespace lfm2

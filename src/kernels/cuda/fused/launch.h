@@ -27,9 +27,10 @@ struct ProjectShortConvArgs {
   CachedConvArgs cache;
 };
 constexpr int64_t kMaxConvolvedRows = 16;
+constexpr int kMaxConvolvedTaps = 8;
 // launch_gemm_skinny, to its own type, then launch_cached_short_conv, with the same bits. For sequences with one token
-// each, rows of draft blocks among them, at most kMaxConvolvedRows; three taps, hidden in sixteens, the states on 16
-// bytes.
+// each, rows of draft blocks among them, at most kMaxConvolvedRows; up to kMaxConvolvedTaps taps, hidden in sixteens,
+// the states on 16 bytes.
 void launch_project_short_conv(cudaStream_t stream, const ProjectShortConvArgs& args, DType act);
 // launch_rms_norm of the product's rows, then launch_project_short_conv, with the same bits.
 void launch_norm_project_short_conv(cudaStream_t stream, const ProjectShortConvArgs& args, const FrontNormArgs& norm,

@@ -15,7 +15,7 @@ struct CacheKeeper;
 template <class T>
 struct Fp8CacheKeeper;
 
-// - operands: qkv [tokens, (heads + 2 kv_heads) head_dim] of type T, changed in place; q_weight, k_weight [head_dim]
+// - operands: qkv [tokens, columns] of type T, changed in place; q_weight, k_weight [head_dim]
 //   of any type; positions [tokens] int32; the cache of pages, of type T, or fp8 with Fp8CacheKeeper.
 // - block: kBlockTokens tokens, which share the sines and cosines.
 // - thread: pairs of octets of all heads, kThreads apart, kEach of them in flight (qk_norm_rope_kernel).

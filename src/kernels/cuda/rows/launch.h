@@ -43,6 +43,20 @@ void launch_copy_words(cudaStream_t stream, void* to, const void* from, int word
 void launch_rms_norm(cudaStream_t stream, const void* x, AnyArray weight, float eps, int64_t rows, int64_t n, void* out,
                      DType act, const RoundedRows& rounded = {});
 
+struct AddNormArgs {
+  const void* x;
+  AnyArray weight;
+  float eps;
+  void* residual;  // [rows, n], as x; changed in place, and not the memory of x
+  int64_t rows, n;
+  AnyArray next_weight;  // or none: then there is no second norm
+  float next_eps;
+  void* normed;           // [rows, n], the second norm
+  RoundedRows rounded{};  // if there are elements, they receive the second norm instead, as in launch_rms_norm
+};
+// Adds rms_norm of x to the residual, and computes rms_norm of the result.
+void launch_add_norm(cudaStream_t stream, const AddNormArgs& args, DType act);
+
 // Copies x [rows, row_bytes] to the first columns of out [rows, out_row_bytes], a matrix that begins at any column.
 void launch_put_columns(cudaStream_t stream, const void* x, int64_t rows, int64_t row_bytes, void* out,
                         int64_t out_row_bytes);
@@ -82,7 +96,8 @@ struct RopeFrequencies {
 };
 
 struct QkNormRopeArgs {
-  void* qkv;  // [tokens, (heads + 2 kv_heads) head_dim], changed in place
+  void* qkv;        // [tokens, columns], of which the first (heads + 2 kv_heads) head_dim are changed in place
+  int64_t columns;  // AttentionShape::qkv_columns()
   AnyArray q_weight, k_weight;
   const int32_t* positions;
   float eps;

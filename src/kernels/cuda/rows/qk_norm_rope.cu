@@ -11,7 +11,7 @@ using namespace qk_norm_rope;
 constexpr int kPairs = kMaxHeadDim / 2 / 32;  // the most pairs of a lane, in the kernel for any head dimension
 
 // For heads whose octet pairs are a power of two.
-// - operands: qkv [tokens, (heads + 2 kv_heads) head_dim] of type T, changed in place; q_weight, k_weight [head_dim]
+// - operands: qkv [tokens, columns] of type T, changed in place; q_weight, k_weight [head_dim]
 //   of any type; positions [tokens] int32.
 // - block: kBlockTokens tokens, which share the sines and cosines.
 // - thread: pairs of octets, kThreads apart, kEach of them in flight: lane j of a head has elements 8 j … and
@@ -42,10 +42,9 @@ __global__ void __launch_bounds__(kThreads) qk_norm_rope_any_kernel(QkNormRopeAr
   pdl_wait();
 
   const int lane = threadIdx.x % 32, rotated = args.heads + args.kv_heads;
-  const int64_t columns = static_cast<int64_t>(rotated + args.kv_heads) * args.head_dim;
   for (int item = threadIdx.x / 32; item < tokens * rotated; item += kThreads / 32) {
     const int t = item / rotated, head = item % rotated;
-    T* x = static_cast<T*>(args.qkv) + (first_token + t) * columns + head * args.head_dim;
+    T* x = static_cast<T*>(args.qkv) + (first_token + t) * args.columns + head * args.head_dim;
     const AnyArray weight = head < args.heads ? args.q_weight : args.k_weight;
     float first[kPairs], second[kPairs], squares = 0;
 #pragma unroll

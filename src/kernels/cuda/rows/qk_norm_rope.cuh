@@ -38,7 +38,8 @@ __device__ void fill_turns(Turns<kTokens>& turns, const QkNormRopeArgs& args, co
 // Whether the kernels here support these heads.
 inline bool fits_octets(const QkNormRopeArgs& args) {
   const int lanes = args.head_dim / (2 * kOctet);
-  return lanes > 0 && args.head_dim % (2 * kOctet) == 0 && (lanes & (lanes - 1)) == 0 && on_16_bytes(args.qkv);
+  return lanes > 0 && args.head_dim % (2 * kOctet) == 0 && (lanes & (lanes - 1)) == 0 && args.columns % kOctet == 0 &&
+         on_16_bytes(args.qkv);
 }
 
 // A keeper that does nothing with keys and values.
@@ -114,7 +115,7 @@ __device__ __forceinline__ void turn_heads(const QkNormRopeArgs& args, const Rop
   __syncthreads();
   pdl_wait();
 
-  const int64_t columns = static_cast<int64_t>(rotated + args.kv_heads) * args.head_dim;
+  const int64_t columns = args.columns;
   T* const base = static_cast<T*>(args.qkv) + first_token * columns;
   const int per_token = heads * lanes, end = tokens * per_token;
   for (int round = 0; round < end; round += kThreads * kEach) {

@@ -162,6 +162,105 @@ __device__ void store_rounded_run(const ShortConvArgs& args, int64_t first, int6
   }
 }
 
+// Two neighbouring channels in their stored type.
+template <class T>
+struct RawPair {
+  uint32_t bits;
+  __device__ float2 values() const { return unpack<T>(bits); }
+};
+template <>
+struct RawPair<float> {
+  float2 bits;
+  __device__ float2 values() const { return bits; }
+};
+template <class T>
+__device__ float2 product(const RawPair<T>& left, const RawPair<T>& right) {
+  const float2 x = left.values(), y = right.values();
+  return {x.x * y.x, x.y * y.y};
+}
+
+// The convolution with up to kPairTaps taps, of two channels of a run, so that all inputs stay in registers.
+constexpr int kPairTaps = 8, kPairChannels = kLanes * 2;
+// - operands: those of short_conv3_kernel, with weight [hidden, taps] and states [rows, taps - 1, hidden].
+// - block: kPairChannels channels of kWarps runs of kRun consecutive tokens.
+// - thread: two channels of one run; it also loads the tokens before its run, which its neighbour loads too.
+// - alignment: hidden is even; bcz, out and states on two elements.
+template <class T, int kRun, bool cached>
+__global__ void __launch_bounds__(kLanes* kWarps, 2)
+    short_conv_pairs_kernel(ShortConvArgs args, CachedConvArgs cache, bool) {
+  pdl_trigger();
+  const int64_t c = static_cast<int64_t>(blockIdx.y) * kPairChannels + threadIdx.x * 2;
+  const int64_t first = (int64_t{blockIdx.x} * kWarps + threadIdx.y) * kRun;
+  if (c >= args.hidden || first >= args.tokens) return pdl_wait();
+  const int last = static_cast<int>(args.taps) - 1;
+  // No kernel writes weights and index arrays, so they are read before the wait.
+  float2 weights[kPairTaps] = {}, bias = {};  // weights[i]: of the input i tokens back
+  with_elements(args.weight, [&](const auto* w) {
+#pragma unroll
+    for (int back = 0; back < kPairTaps; ++back)
+      if (back <= last)
+        weights[back] = {to_f32(w[c * args.taps + last - back]), to_f32(w[(c + 1) * args.taps + last - back])};
+  });
+  if (args.bias.data != nullptr) bias = {load_one(args.bias, c), load_one(args.bias, c + 1)};
+  TokenCoord places[kRun];
+#pragma unroll
+  for (int t = 0; t < kRun; ++t)
+    if (first + t < args.tokens) places[t] = place_of<cached>(args, cache, first + t);
+  pdl_wait();
+  const auto load = [&](int part, int64_t token) {
+    const T* from = static_cast<const T*>(args.bcz) + (token * 3 + part) * args.hidden + c;
+    return *reinterpret_cast<const RawPair<T>*>(from);
+  };
+  RawPair<T> parts[kRun][3] = {}, before[kPairTaps - 1][2] = {};  // B, C, z of the run; B and z before it
+#pragma unroll
+  for (int back = 1; back < kPairTaps; ++back)
+    if (back <= last && places[0].here >= back) {
+      before[back - 1][0] = load(0, first - back);
+      before[back - 1][1] = load(2, first - back);
+    }
+#pragma unroll
+  for (int t = 0; t < kRun; ++t)
+    if (first + t < args.tokens)
+#pragma unroll
+      for (int part = 0; part < 3; ++part) parts[t][part] = load(part, first + t);
+  float2 inputs[kPairTaps];  // inputs[i]: i tokens back
+#pragma unroll
+  for (int back = 1; back < kPairTaps; ++back) inputs[back - 1] = product(before[back - 1][0], before[back - 1][1]);
+#pragma unroll
+  for (int t = 0; t < kRun; ++t) {
+    if (first + t >= args.tokens) break;
+    const TokenCoord& place = places[t];
+#pragma unroll
+    for (int back = kPairTaps - 1; back > 0; --back) inputs[back] = inputs[back - 1];
+    inputs[0] = product(parts[t][0], parts[t][2]);
+    const auto state = [&](int64_t row, int entry) -> float2& {
+      return *reinterpret_cast<float2*>(state_at(args, cache, row, entry, c));
+    };
+    if constexpr (cached)
+#pragma unroll
+      for (int back = 1; back < kPairTaps; ++back)
+        if (back <= last && back > place.here && back <= place.position)
+          inputs[back] = state(row_before(cache, place.sequence), last + place.here - back);
+    float2 sum = bias;
+#pragma unroll
+    for (int back = kPairTaps - 1; back >= 0; --back)
+      if (back <= last && back <= place.position)
+        sum = {fmaf(weights[back].x, inputs[back].x, sum.x), fmaf(weights[back].y, inputs[back].y, sum.y)};
+    const float2 gate = parts[t][1].values();
+    T* const out = static_cast<T*>(args.out) + (first + t) * args.hidden + c;
+    if constexpr (sizeof(T) == 4)
+      *reinterpret_cast<float2*>(out) = {sum.x * gate.x, sum.y * gate.y};
+    else
+      *reinterpret_cast<uint32_t*>(out) = pack<T>(sum.x * gate.x, sum.y * gate.y);
+    if constexpr (cached)
+      for_each_row_behind(cache, place, [&](int64_t row) {
+#pragma unroll
+        for (int back = 0; back < kPairTaps - 1; ++back)
+          if (back < last && back <= place.position) state(row, last - 1 - back) = inputs[back];
+      });
+  }
+}
+
 // The convolution with any number of taps. The inputs before a token are read again for every token.
 // - operands: those of short_conv3_kernel, with weight [hidden, taps] and states [rows, taps - 1, hidden].
 // - block: kLanes octets of channels of kWarps runs of kTokens consecutive tokens.
@@ -207,14 +306,20 @@ void launch_kernels(cudaStream_t stream, const ShortConvArgs& args, const Cached
   const bool rounds = args.rounded.elements != nullptr;
   const bool vector = args.hidden % kOctet == 0 && on_16_bytes(args.bcz) && on_16_bytes(args.out) &&
                       on_16_bytes(args.weight.data) && on_16_bytes(args.bias.data) && on_16_bytes(cache.states);
-  const auto start = [&](auto kernel, int64_t run) {
-    const auto octets = static_cast<unsigned>(ceil_divide(args.hidden, kLanes * kOctet));  // blocks or warps of them
-    const dim3 blocks(static_cast<unsigned>(ceil_divide(args.tokens, rounds ? run : kWarps * run)),
-                      rounds ? 1 : octets);
-    const dim3 threads(kLanes, rounds ? octets : kWarps);
+  const auto start = [&](auto kernel, int64_t run, int64_t channels = kConvBlockChannels) {
+    const auto parts = static_cast<unsigned>(ceil_divide(args.hidden, channels));  // blocks or warps of channels
+    const dim3 blocks(static_cast<unsigned>(ceil_divide(args.tokens, rounds ? run : kWarps * run)), rounds ? 1 : parts);
+    const dim3 threads(kLanes, rounds ? parts : kWarps);
     launch_dependent("short_conv_kernel", kernel, {blocks, threads}, stream, args, cache, vector);
   };
-  if (args.taps != 3) return start(short_conv_kernel<T, cached>, kTokens<T>);
+  if (args.taps != 3) {
+    const bool pairs = args.taps <= kPairTaps && args.hidden % 2 == 0 && args.hidden <= kMaxGridRows * kPairChannels &&
+                       on_16_bytes(args.bcz) && on_16_bytes(args.out) && on_16_bytes(cache.states);
+    if (!pairs) return start(short_conv_kernel<T, cached>, kTokens<T>);
+    if constexpr (cached)
+      if (args.tokens <= kFewTokens) return start(short_conv_pairs_kernel<T, 1, true>, 1, kPairChannels);
+    return start(short_conv_pairs_kernel<T, 2 * kTokens<T>, cached>, 2 * kTokens<T>, kPairChannels);
+  }
   const auto start_taps3 = [&](auto rounding) {
     if constexpr (cached)
       if (args.tokens <= kFewTokens) return start(short_conv3_kernel<T, 1, true, rounding()>, 1);
