@@ -159,14 +159,13 @@ std::string gpu_refusal(const ModelConfig& config) {
     std::string_view key;
     int64_t found, max;
   };
-  if (config.type == ModelType::kLfm3)
-    return "model_type is lfm3, expected lfm2 or lfm2_moe on GPUs: --device cpu computes this model";
-  const auto has = [&](LayerType type) {
-    return std::find(config.layer_types.begin(), config.layer_types.end(), type) != config.layer_types.end();
+  const auto any = [&](bool attention) {
+    return std::any_of(config.layer_types.begin(), config.layer_types.end(),
+                       [=](LayerType type) { return is_attention(type) == attention; });
   };
-  const bool attends = has(LayerType::kAttention), convolves = has(LayerType::kConv);
+  const bool attends = any(true), convolves = any(false), has_key = config.type == ModelType::kLfm3;
   const Limit limits[] = {
-      {attends, "hidden_size / num_attention_heads", config.head_dim, kMaxHeadDim},
+      {attends, has_key ? "head_dim" : "hidden_size / num_attention_heads", config.head_dim, kMaxHeadDim},
       {attends, "num_attention_heads / num_key_value_heads", config.heads / config.kv_heads, kMaxQueriesPerKey},
       {attends, "num_key_value_heads", config.kv_heads, kMaxKeyHeads},
       {convolves, "hidden_size", config.hidden, kMaxConvChannels},

@@ -15,14 +15,16 @@ ModelConfig changed(const Changes& changes) {
 }
 
 TEST(GpuLimitsTest, BuiltInModelsAreComputed) {
-  for (const char* name : {"lfm2-8b-a1b", "lfm2-350m", "lfm2-tiny"})
+  for (const char* name : {"lfm2-8b-a1b", "lfm2-350m", "lfm2-tiny", "lfm3-1.7b"})
     EXPECT_EQ(gpu_refusal(parse_model_config(builtin_model_config(name), name)), "") << name;
 }
 
-TEST(GpuLimitsTest, Lfm3IsRefusedByName) {
-  const ModelConfig config = parse_model_config(builtin_model_config("lfm3-1.7b"), "lfm3-1.7b");
+TEST(GpuLimitsTest, ModelsWithAKeyForTheHeadDimensionAreRefusedByIt) {
+  OrderedJson json = OrderedJson::parse(builtin_model_config("lfm3-1.7b"));
+  json["head_dim"] = 258;
+  const ModelConfig config = parse_model_config(json.dump(), "config.json");
   test::expect_error([&] { expect_gpu_computes(config, "shards"); }, ExitCode::kUnavailable,
-                     {"shards: ", "model_type is lfm3", "--device cpu"});
+                     {"shards: ", "head_dim is 258", "at most 256", "--device cpu"});
 }
 
 TEST(GpuLimitsTest, ModelsBeyondALimitAreRefusedByName) {
