@@ -92,9 +92,13 @@ TEST(CompanyTest, AdjustedDrawsHaveTheSameBitsInAnyCompany) {
 // Prompts that begin alike, some of them as a whole prompt before them with a part of its text: what of them is taken
 // from the prefix cache gives the bits of computing it.
 TEST(CompanyTest, PrefixesChangeNothing) {
-  const int64_t vocab = ShardSet::open(golden_shards("tiny-moe", 4)).config().vocab;
-  for (const auto& [compute, penalty] :
-       {std::pair(DType::kF32, 1.0f), {DType::kBf16, 1.0f}, {DType::kF32, 1.5f}, {DType::kBf16, 1.5f}}) {
+  for (const auto& [model, compute, penalty] :
+       std::initializer_list<std::tuple<std::string, DType, float>>{{"tiny-moe", DType::kF32, 1.0f},
+                                                                    {"tiny-moe", DType::kBf16, 1.0f},
+                                                                    {"tiny-moe", DType::kF32, 1.5f},
+                                                                    {"tiny-moe", DType::kBf16, 1.5f},
+                                                                    {"tiny-lfm3", DType::kF32, 1.0f}}) {
+    const int64_t vocab = ShardSet::open(golden_shards(model, 4)).config().vocab;
     GenerationSettings settings{.page_size = 4,
                                 .max_new = 20,
                                 .rule = {.temperature = 1.2f, .seed = 5, .repetition_penalty = penalty},
@@ -107,7 +111,7 @@ TEST(CompanyTest, PrefixesChangeNothing) {
       for (int64_t i = 0; i < sample % 5; ++i) prompts.ids.push_back(words.ids[63 - sample]);
       prompts.offsets.push_back(std::ssize(prompts.ids));
     }
-    const auto computed = generate("tiny-moe", prompts, settings);
+    const auto computed = generate(model, prompts, settings);
     for (const int64_t stages : {1, 3})
       for (const int64_t slots : {1, 5})
         for (const int64_t pages : {15, 30}) {  // the longest sequence alone takes 15
@@ -118,7 +122,7 @@ TEST(CompanyTest, PrefixesChangeNothing) {
           settings.prompt_tokens = slots == 1 ? 7 : 64;
           settings.keeps_prefixes = true;
           int64_t preemptions = 0, cached = 0;
-          const auto found = generate("tiny-moe", prompts, settings, &preemptions, &cached);
+          const auto found = generate(model, prompts, settings, &preemptions, &cached);
           EXPECT_GT(cached, 100);
           expect_same(found, computed);
         }
@@ -141,8 +145,9 @@ void expect_same_with_few_pages(const std::string& golden_case, const Samples& p
 
 // With fewer pages than the sequences come to need, some give theirs back and are computed again.
 TEST(CompanyTest, ASequenceThatGaveItsPagesBackHasTheSameBits) {
-  const Samples prompts = ragged_prompts(ShardSet::open(golden_shards("tiny-moe", 4)).config().vocab);
-  for (const DType compute : {DType::kF32, DType::kBf16}) {
+  for (const auto& [model, compute] : std::initializer_list<std::pair<std::string, DType>>{
+           {"tiny-moe", DType::kF32}, {"tiny-moe", DType::kBf16}, {"tiny-lfm3", DType::kF32}}) {
+    const Samples prompts = ragged_prompts(ShardSet::open(golden_shards(model, 4)).config().vocab);
     GenerationSettings settings{.slots = 9,
                                 .page_size = 4,
                                 .max_new = 20,
@@ -150,7 +155,7 @@ TEST(CompanyTest, ASequenceThatGaveItsPagesBackHasTheSameBits) {
                                 .eos_tokens = {3, 9},
                                 .top_k = 2,
                                 .compute = compute};
-    expect_same_with_few_pages("tiny-moe", prompts, settings);
+    expect_same_with_few_pages(model, prompts, settings);
   }
 }
 
