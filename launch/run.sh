@@ -50,9 +50,9 @@ look() {
   { IFS= read -r stat <"/proc/$1/stat"; } 2>/dev/null || true
   read -r state parent _ <<<"${stat##*) }"
 }
-# Open MPI 4 may wait forever for a lock of PMIx where ranks die while they start. Ranks on other hosts are no children.
+# Open MPI 4 may wait forever for a lock of PMIx where ranks die while they start, or for a host that no longer answers.
+# Ranks on other hosts are no children. A child without a rank's environment is the ssh to another host.
 lost_seconds=${LFM2_LOST_SECONDS:-60}
-case "${places[*]} ${LFM2_MPIRUN_OPTIONS:-}" in *-host* | *-H\ * | *-machinefile*) lost_seconds=0 ;; esac
 # count_lost MPIRUN: called each second. Counts in `lost` for how many of them all ranks have been dead, and kills mpirun.
 count_lost() {
   local file child state parent children=()
@@ -61,9 +61,11 @@ count_lost() {
     read -r -a children 2>/dev/null <"$file" || true
     for child in "${children[@]}"; do
       [ "$child" != "$BASHPID" ] || continue
-      had_ranks=1
       look "$child"
-      case $state in Z | X | '') ;; *) lost=-1 ;; esac  # the first look at dead ones counts as 0
+      case $state in
+        Z | X | '') had_ranks=1 ;;
+        *) ! grep -qsz '^OMPI_COMM_WORLD_RANK=' "/proc/$child/environ" || lost=-1 had_ranks=1 ;;  # the first look at dead ones counts as 0
+      esac
     done
   done
   [ "$lost" -ge "$lost_seconds" ] || return 0

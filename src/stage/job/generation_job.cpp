@@ -243,7 +243,7 @@ void GenerationJob::open(const JobPlan& plan) {
   generator_.emplace(job_.session->links(), plan_, job_.compute, !job_.options.trace.empty());
   if (job_.options.replicas > 1)
     links_.emplace(job_.world, job_.pipeline.size(), job_.options.timeout_seconds,
-                   is_live(job_.options.command) ? kSilentTimeouts : kSilentTimeoutsOfWriters);
+                   is_live(job_.options.command) || job_.world.rank() == 0 ? kSilentTimeouts : kSilentTimeoutsOfRank0);
   if (!job_.options.output.empty() && job_.makes_output() && !output_)
     output_ = job_.own(create_completion_file(job_.options.output, job_.output_job()));
   if (job_.options.output.empty() || job_.options.replicas == 1) return;

@@ -210,7 +210,7 @@ void ScoringJob::open(const JobPlan& plan) {
                                          plan_.late.samples, plan_.late.layer)));
   const StageLinks links = job_.session->links(Schedule::max_buffers(job_.shape(plan.cut), plan_.micro_batches));
   if (job_.options.replicas > 1)
-    links_.emplace(job_.world, job_.pipeline.size(), job_.options.timeout_seconds, kSilentTimeoutsOfWriters);
+    links_.emplace(job_.world, job_.pipeline.size(), job_.options.timeout_seconds, kSilentTimeoutsOfRank0);
   scorer_.emplace(links, plan_, job_.compute, job_.options.results, !job_.options.trace.empty());
   open_reference();
   open_output();

@@ -33,9 +33,9 @@ class Silence {
   double timeout_, limit_, looked_, seconds_ = 0;
 };
 
-// A replica or rank 0 is lost after a silence of this many timeouts, as the watchdogs of its host know more. A rank
-// that writes an output may wait for a disk.
-inline constexpr double kSilentTimeouts = 2, kSilentTimeoutsOfWriters = kSilentTimeouts * kDiskFactor;
+// A replica or rank 0 is lost after a silence of this many timeouts, as the watchdogs of its host know more. Rank 0 may
+// wait for the disk of an output, and so may a replica that scores, because it writes its own rows.
+inline constexpr double kSilentTimeouts = 2, kSilentTimeoutsOfRank0 = kSilentTimeouts * kDiskFactor;
 
 // The links between rank 0 and the first stages of the other replicas, for several runs.
 struct ReplicaLinks {
