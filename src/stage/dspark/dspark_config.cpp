@@ -78,12 +78,8 @@ class DrafterKeys {
       const auto own = json.find(name);
       if (own == json.end()) continue;
       if (!own->is_object()) fail(fmt::format("\"{}\" is {}, expected an object", name, json_excerpt(*own)));
-      for (const auto& [key, value] : own->items())
-        if (!is_own(key)) refuse(fmt::format("{}.{}", name, key));
       objects_.push_back(&*own);
     }
-    for (const auto& [key, value] : json.items())
-      if (!value.is_null() && !is_own(key) && !is_in(kRootKeys, key) && !is_in(kHarmlessKeys, key)) refuse(key);
     objects_.push_back(&json);
   }
 
@@ -118,6 +114,7 @@ class DrafterKeys {
     if (classes == nullptr || *classes != Json::array({kDrafterClass}))
       fail(fmt::format("\"architectures\" is {}, expected [\"{}\"]: only these drafters are computed",
                        classes == nullptr ? "missing" : json_excerpt(*classes), kDrafterClass));
+    expect_known_keys();
     for (const auto& [key, json] : kComputedValues) {
       const Json* value = find(key);
       if (value != nullptr && *value != parse_json(json, "an expected value"))
@@ -166,6 +163,14 @@ class DrafterKeys {
   static bool is_own(std::string_view key) {
     return is_in(kOwnKeys, key) ||
            std::ranges::find(kComputedValues, key, &ComputedValue::key) != std::end(kComputedValues);
+  }
+  void expect_known_keys() const {
+    for (const char* name : kOwnObjects)
+      if (const auto own = json_.find(name); own != json_.end())
+        for (const auto& [key, value] : own->items())
+          if (!is_own(key)) refuse(fmt::format("{}.{}", name, key));
+    for (const auto& [key, value] : json_.items())
+      if (!value.is_null() && !is_own(key) && !is_in(kRootKeys, key) && !is_in(kHarmlessKeys, key)) refuse(key);
   }
   [[noreturn]] void refuse(std::string_view key) const {
     fail(fmt::format("\"{}\" is not known, so its drafts may not be computed: expected another drafter", key));
