@@ -78,7 +78,7 @@ class Sequences {
   }
 
   // Makes a batch of the next tokens of these sequences. The parts with one token come first and are singles, except
-  // for the last `plain` of them. Pages wholly behind a `window` of these tokens are not in the table: a kernel must
+  // for the last `plain` of them. Pages wholly before a `window` of these tokens are not in the table: a kernel must
   // not read their entries.
   void next(std::vector<Part> parts, size_t plain = 0, int64_t window = 0) {
     const auto decodes = [](const Part& part) { return part.count == 1 || part.block; };

@@ -222,7 +222,7 @@ TEST_F(CudaCachedAttentionTest, EveryTypeShapeAndPageInRandomPortions) {
       }
 }
 
-// Pages behind the windows are not there any more.
+// The table has no pages before the windows.
 TEST_F(CudaCachedAttentionTest, WindowsInRandomPortions) {
   const std::vector<int64_t> lengths = {1, 200, 2, 63, 64, 65, 130, 333, 1, 90};
   uint32_t seed = 300;

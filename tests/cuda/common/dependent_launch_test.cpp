@@ -80,7 +80,7 @@ TEST(CudaDependentLaunchTest, AChainIsItsKernelsOneByOne) {
   for (int repeat = 0; repeat < 5; ++repeat) EXPECT_TRUE(same_bits(run(false), expected));
 }
 
-// Layers with a window, gates, a norm behind each mixer and seven taps.
+// Layers with a window, gates, a norm after each mixer and seven taps.
 TEST(CudaDependentLaunchTest, LayersOfLfm3AreTheirKernelsOneByOne) {
   const int64_t tokens = 700, hidden = 2048;
   const AttentionShape shape{16, 4, 128, false, 100, true};
