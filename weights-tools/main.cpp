@@ -220,14 +220,16 @@ void add_machine_plan(CLI::App& command, PlanOptions& options) {
       ->needs(machine)
       ->excludes("--logits");
   begin_group(command, help_group::kGeneration);
-  add_number(command, "--max-tokens", options.max_tokens, "New tokens of each prompt, instead of scoring", 1, kMax)
-      ->needs(machine);
+  CLI::Option* tokens =
+      add_number(command, "--max-tokens", options.max_tokens, "New tokens of each prompt, instead of scoring", 1, kMax)
+          ->needs(machine)
+          ->excludes("--logits", "--score", "--virtual-stages");
   add_number(command, "--max-num-seqs", options.max_sequences, "Sequences generated at a time; 0: chosen", 0, kMax)
-      ->needs(machine);
+      ->needs(tokens);
   add_number(command, "--max-batched-tokens", options.prompt_tokens, "Prompt tokens in one step; 0: chosen", 0, kMax)
-      ->needs(machine);
+      ->needs(tokens);
   add_number(command, "--page-size", options.page_size, "Positions in one page of the KV cache", 1, 1 << 20)
-      ->needs(machine);
+      ->needs(tokens);
 }
 
 void add_plan(CLI::App& app, Program& program) {
@@ -250,7 +252,8 @@ void add_plan(CLI::App& app, Program& program) {
   add_machine_plan(*command, options);
   begin_group(*command, help_group::kMachine);
   command->add_option("--gpu-memory", options.gpu_memory, "Report whether each stage fits, e.g. 80GB")
-      ->type_name("BYTES");
+      ->type_name("BYTES")
+      ->excludes("--machine");
   add_dtype(*command, options.dtype, "Type of the weights on the GPU: keep (the model's own), fp32, bf16 or fp16");
   command->callback([&program] { program.run = [&program] { run_plan(program.plan); }; });
 }

@@ -209,6 +209,13 @@ void print_picture(const PlanRow& row) {
 void run_machine_plan(const PlanOptions& options, const ModelConfig& config) {
   const MachinePlanner planner(options, config);
   const bool generates = planner.generates(), alone = options.ranks.size() == 1;
+  if (!alone && (options.replicas > 1 || !options.layers.empty() || options.virtual_stages != 1 || options.balance))
+    throw Error(ExitCode::kUsage,
+                "--ranks with several numbers prints the best layout of each: expected one number with --replicas, "
+                "--layers, --virtual-stages or --balance");
+  if (options.virtual_stages == 0 && !options.layers.empty())
+    throw Error(ExitCode::kUsage,
+                "--virtual-stages 0 cuts the layers itself: expected no --layers, or a number of pieces");
   OrderedJson json = OrderedJson::array();
   if (!options.json) {
     fmt::print("{}: {}, {} by {}\n", *options.machine, planner.machine().device, planner.machine().transport,

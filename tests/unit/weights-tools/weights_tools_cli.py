@@ -102,6 +102,7 @@ class UsageTest(CliTest):
 
     def test_wrong_usage(self):
         model, out = GOLDEN / "tiny-moe", self.folder / "out"
+        on_machine = ["plan", "lfm2-8b-a1b", "--machine", GOLDEN / "../bench/machines/h200-estimate.json", "--ranks"]
         cases = [
             ([], "subcommand"),
             (["slice"], "subcommand"),
@@ -124,6 +125,11 @@ class UsageTest(CliTest):
             (["synth", "--config", "lfm2-tiny", "--out", out, "--dtype", "keep"], "--dtype"),
             (["plan", "lfm2-tiny", "--gpu-memory", "80XB"], "80XB"),
             (["plan", "lfm2-tiny", "--length", "0"], "--length"),
+            ([*on_machine, "1,2", "--replicas", "2"], "several numbers"),
+            ([*on_machine, "4", "--layers", "6,6,6,6", "--virtual-stages", "0"], "--virtual-stages 0"),
+            ([*on_machine, "2", "--max-tokens", "8", "--score"], "--max-tokens"),
+            ([*on_machine, "2", "--page-size", "64"], "--max-tokens"),
+            ([*on_machine, "2", "--gpu-memory", "80GB"], "--machine"),
             (["verify", self.folder, "--config", model / "config.json"], "shards"),
         ]
         for arguments, part in cases:
