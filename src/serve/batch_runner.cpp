@@ -54,22 +54,26 @@ void BatchRunner::guard(const std::string& id, const std::function<void()>& work
   try {
     work();
   } catch (const std::exception& error) {
-    if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr && begins_again(id)) return;
+    const bool has_memory = dynamic_cast<const std::bad_alloc*>(&error) == nullptr;
+    if (!has_memory && begins_again(id)) return;
     const auto* own = dynamic_cast<const Error*>(&error);
     if (own != nullptr && own->code() == ExitCode::kStopped) return;  // the next server reads the line again
     const bool of_input = own != nullptr && own->code() == ExitCode::kData;
     say(fmt::format("lfm2_stage: {} fails: {}", id, error.what()));
     // The paths of the server are not for clients.
-    const std::string why = of_input ? error.what() : "the server cannot store the batch: its disk may be full";
+    const std::string why = of_input      ? error.what()
+                            : !has_memory ? "the server has no memory for the batch"
+                                          : "the server cannot store the batch: its disk may be full";
     end(id, "failed", error_list(of_input ? "invalid_file" : "server_error", why));
   }
 }
 
-// After there was no memory for a batch: forgets what it has begun, which its journal does not list. False if it has
-// had its chances.
+// After there was no memory for a batch: forgets what it has begun, which its journal does not list. False if the batch
+// is being cancelled, or after kMaxWithoutMemory times in a row.
 bool BatchRunner::begins_again(const std::string& id) {
   Batch* const batch = find(id);
   if (batch == nullptr || ++batch->without_memory > kMaxWithoutMemory) return false;
+  if (settings_.store->batches().find(id)->second.object.at("status") == "cancelling") return false;
   say(fmt::format("lfm2_stage: {} waits for memory", id));
   drop_lines(id);
   batch->run.reset();
@@ -255,7 +259,9 @@ bool BatchRunner::begin_line() {
   if (!again_.empty()) {
     Open line = std::move(again_.front());
     again_.pop_front();
-    return begin_line(std::move(line));
+    bool more = true;
+    guard(std::string(line.batch), [&] { more = begin_line(std::move(line)); });
+    return more;
   }
   for (Batch& batch : batches_) {
     if (batch.read || batch.waits_until > Clock::now()) continue;

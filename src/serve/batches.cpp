@@ -101,11 +101,11 @@ void Batches::run() {
     for (const Asked& one : asked) answer(one);
     send_downloads();
     try {
+      more = runner_->poll();
       if (const auto now = std::chrono::steady_clock::now(); now - expired >= kExpiryInterval) {
         expired = now;
         settings_.store->remove_expired();
       }
-      more = runner_->poll();
     } catch (const std::exception& error) {  // as no memory: the next look may succeed
       more = false;
       say(fmt::format("lfm2_stage: batches wait: {}", error.what()));
