@@ -40,6 +40,8 @@ class HostTimer {
       add_once(cached_, std::min(cached, config_.max_positions - 1));
     for (const int64_t tokens : saved_token_sizes(machine.cuda))
       if (!machine.cuda || fits(tokens)) token_sizes_.push_back(tokens);
+    if (token_sizes_.empty())
+      throw Error(ExitCode::kUnavailable, "--save: the GPU has too little free memory for the smallest micro-batch");
     // A whole sample is a micro-batch of a single rank.
     if (!machine.cuda)
       for (const int64_t length : lengths_) add_once(token_sizes_, length);
@@ -111,11 +113,16 @@ void average(HostCosts& costs, bool measured, const MpiWorld& world, double time
   double ranks = 0;
   for (const std::vector<double>& one : world.gather_values(mine, 0, timeout, "costs of blocks")) {
     if (one.empty()) continue;
+    if (ranks > 0 && one.size() != sum.size())
+      throw Error(ExitCode::kUnavailable,
+                  "--save: ranks measured different sizes, because their GPUs have different free memory: expected "
+                  "GPUs that are equally free");
     sum.resize(one.size());
     for (size_t i = 0; i < one.size(); ++i) sum[i] += one[i];
     ++ranks;
   }
   if (world.rank() != 0) return;
+  expect(mine.size() == sum.size(), "doctor --save: rank 0 measures whenever others do");
   auto next = sum.begin();
   for_each_curve(costs, [&](CostCurve& curve) {
     for (double& seconds : curve.seconds) seconds = *next++ / ranks;
@@ -142,8 +149,7 @@ std::vector<LinkCosts> links_of(const Examination& examination) {
   return links;
 }
 
-}  // namespace
-
+// The numbers of ranks on a host that are timed computing at a time, of `local` ranks.
 std::vector<int64_t> timed_rank_counts(int64_t local, bool cuda) {
   if (cuda) return {local};
   std::vector<int64_t> counts;
@@ -152,6 +158,8 @@ std::vector<int64_t> timed_rank_counts(int64_t local, bool cuda) {
   add_once(counts, local);
   return counts;
 }
+
+}  // namespace
 
 MachineCosts measure_machine(const Options& options, const MpiWorld& world, const Machine& machine, ShardSet& shards,
                              const Examination& examination) {

@@ -9,9 +9,6 @@
 
 namespace lfm2 {
 
-// The numbers of ranks on a host that are timed computing at a time, of `local` ranks.
-std::vector<int64_t> timed_rank_counts(int64_t local, bool cuda);
-
 // Times a block of each kind as runs do, and the LM head, on the weights of --weights. `machine`: that of a run with
 // all ranks. Sets the types of `shards` by the options. The links are those of `examination`, which only rank 0 has.
 // Collective; the result is complete on rank 0. Error(kUnavailable) if ranks share a GPU.

@@ -214,7 +214,6 @@ void simulate(const BlockTimes& times, const StageTime& transfer, const Schedule
   expect(scheduler.finished(), "forecast_generation: the scheduler has nothing to do before the end");
   forecast.seconds = now;
   forecast.first_token_seconds = simulated.first_token_seconds();
-  forecast.preemptions = scheduler.counts().preemptions;
 }
 
 }  // namespace

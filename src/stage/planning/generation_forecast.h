@@ -23,7 +23,7 @@ struct GenerationForecast {
   GenerationDemand demand = {};
   std::vector<LayerRange> cut = {};             // [stages]
   double seconds = 0, first_token_seconds = 0;  // the latter: mean from a sequence's admission to its first token
-  int64_t steps = 0, preemptions = 0;           // of a replica
+  int64_t steps = 0;                            // of a replica
   int64_t largest_step = 0;                     // sequences
   std::vector<double> busy = {};                // [stages] of a replica
   uint64_t memory_bytes = 0;                    // of the rank that needs most
