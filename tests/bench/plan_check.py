@@ -54,7 +54,8 @@ def layouts(ranks):
 
 class Checker:
     def __init__(self, options):
-        self.options, self.lines = options, []
+        self.options = options
+        (options.folder / "checks.jsonl").unlink(missing_ok=True)
         self.machine = pathlib.Path(options.machine) if options.machine else options.folder / "machine.json"
 
     def output_of(self, command):
@@ -83,7 +84,6 @@ class Checker:
         return statistics.median(json.loads(report.read_text())["seconds"])
 
     def note(self, line):
-        self.lines.append(line)
         with open(self.options.folder / "checks.jsonl", "a") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -135,6 +135,8 @@ def main():
                 errors.append(checker.check(ranks, name, words))
         if options.search:
             ratios.append(checker.search(ranks))
+    if not errors and not ratios:
+        sys.exit("no job was checked: --only names none")
     failed = any(ratio > 1.05 for ratio in ratios)
     if errors:
         median, worst = statistics.median(errors), max(errors)
