@@ -82,7 +82,7 @@ DsparkFiles DsparkFiles::open(const std::filesystem::path& folder) {
       files.weights.refuse(fmt::format("tensor {} is fp8, expected fp32, bf16 or fp16", name));
   }
   for (const auto& [name, raw] : files.tensors)
-    if (std::ranges::none_of(expected, [&](const DsparkTensor& one) { return one.name == name; }))
+    if (std::ranges::find(expected, name, &DsparkTensor::name) == expected.end())
       files.weights.refuse(fmt::format("tensor {} is not known: this drafter is not computed", name));
   return files;
 }
