@@ -42,6 +42,16 @@ int64_t end_of_parts(int64_t length, double growth, int64_t count, int64_t parts
   return static_cast<int64_t>(tokens_of(share * cost_of(length, growth), growth));
 }
 
+// A round has a micro-batch for each replica. The last one is an even share of the tokens that are left. In a long job
+// rounds of half a share lead to it, because one replica may be slower than another.
+int64_t largest_of_round(int64_t tokens_left, const BatchPlan& plan, const MicroBatches::Size& size) {
+  constexpr int64_t kLongJob = 8, kSmallest = 8;
+  if (tokens_left > size.tokens * size.replicas) return size.tokens;
+  const int64_t share = (tokens_left + size.replicas - 1) / size.replicas + plan.tokens / plan.samples - 1;
+  const bool long_job = plan.tokens > kLongJob * size.replicas * size.tokens;
+  return std::min(long_job ? std::max(share / 2, std::min(share, size.tokens / kSmallest)) : share, size.tokens);
+}
+
 }  // namespace
 
 MicroBatches::MicroBatches(const SampleOffsets& offsets, std::span<const int32_t> ids, Size size,
@@ -51,12 +61,15 @@ MicroBatches::MicroBatches(const SampleOffsets& offsets, std::span<const int32_t
   plan_.samples = offsets.samples();
   plan_.tokens = offsets.back();
   MicroBatch open;
-  int64_t largest = size.tokens;
+  int64_t largest = size.tokens, closed = 0;
   const auto close = [&] {
-    if (open.samples > 0) add(open);
+    if (open.samples > 0) {
+      add(open);
+      ++closed;
+    }
     open = {.first_sample = ends_.back(), .first_token = token_ends_.back()};
-    if (size.replicas > 1)
-      largest = std::clamp(2 * (plan_.tokens - open.first_token) / size.replicas, size.tokens / 8, size.tokens);
+    if (size.replicas > 1 && closed % size.replicas == 0)
+      largest = largest_of_round(plan_.tokens - open.first_token, plan_, size);
   };
   close();
   for (int64_t sample = 0; sample < plan_.samples; ++sample) {
