@@ -51,6 +51,24 @@ void plan_for(const Request& request, GenerationPlan& plan) {
   plan.edits = std::max(plan.edits, static_cast<int64_t>(edits_of(request).size()));
 }
 
+CacheShape caches_of(const GenerationSettings& settings, int64_t slots, int64_t longest, int64_t window) {
+  CacheShape caches{.slots = slots,
+                    .page_size = settings.page_size,
+                    .keeps_prefixes = settings.keeps_prefixes,
+                    .max_drafts = settings.max_drafts,
+                    .window = settings.gives_back ? window : 0};
+  caches.set_pages(settings.pages > 0 ? settings.pages : slots * pages_for(longest, settings.page_size),
+                   settings.prompt_tokens);
+  return caches;
+}
+
+// Every page of layers with a window was given back.
+void expect_no_windows(const Generator& generator, int64_t* most) {
+  if (generator.windows() == nullptr) return;
+  EXPECT_EQ(generator.windows()->held(), 0);
+  if (most != nullptr) *most = generator.windows()->most_held();
+}
+
 // Of a case of golden/dspark; nothing if the name is empty.
 std::optional<DsparkFiles> plan_dspark(const std::string& name, GenerationPlan& plan) {
   if (name.empty()) return {};
@@ -95,17 +113,12 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
     plan.longest =
         std::max(plan.longest, cached_positions(samples.offsets[i + 1] - samples.offsets[i], settings.max_new));
   const int64_t slots = std::min(settings.slots, samples.count());
-  plan.limits = {
-      .steps_in_flight = settings.stages,
-      .max_sequences = (slots + settings.stages - 1) / settings.stages,
-      .streams_drafts = settings.streams_drafts,
-      .fixed_drafts = settings.fixed_drafts,
-      .prompt_tokens = settings.prompt_tokens,
-      .caches = {.slots = slots,
-                 .pages = settings.pages > 0 ? settings.pages : slots * pages_for(plan.longest, settings.page_size),
-                 .page_size = settings.page_size,
-                 .keeps_prefixes = settings.keeps_prefixes,
-                 .max_drafts = settings.max_drafts}};
+  plan.limits = {.steps_in_flight = settings.stages,
+                 .max_sequences = (slots + settings.stages - 1) / settings.stages,
+                 .streams_drafts = settings.streams_drafts,
+                 .fixed_drafts = settings.fixed_drafts,
+                 .prompt_tokens = settings.prompt_tokens,
+                 .caches = caches_of(settings, slots, plan.longest, config.window)};
   plan.limits.draft_rows = settings.max_drafts * plan.limits.max_sequences;
   plan.limits.vocab = config.vocab;
   plan.drafters = settings.drafters;
@@ -141,6 +154,7 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
             settings.constraints);
         EXPECT_EQ(generator.used_slots(), 0);
         EXPECT_EQ(generator.free_pages(), plan.limits.caches.pages);
+        expect_no_windows(generator, rank == 0 ? settings.most_window_pages : nullptr);
         if (rank == 0 && plan.times_interval > 0) {
           EXPECT_EQ(std::ssize(requests.busy_of), settings.stages);
           for (const auto& [stage, busy] : requests.busy_of) EXPECT_GT(busy, 0) << stage;

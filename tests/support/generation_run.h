@@ -23,6 +23,7 @@ struct GenerationSettings {
   std::vector<std::string> stop{};
   TokenText token_text{};
   bool keeps_prefixes = false;
+  bool gives_back = true;  // whether layers with a window give pages back
   double times_interval = 0;
   std::vector<LayerRange> cut{};  // into `stages` stages; empty: equal
   DrafterFactory drafters{};      // empty: no drafts
@@ -30,6 +31,7 @@ struct GenerationSettings {
   std::string dspark{};           // a case of golden/dspark, whose drafter makes the drafts; empty: none
   bool fixed_drafts = true, streams_drafts = false;
   SchedulerCounts* counts = nullptr;                // filled, if given
+  int64_t* most_window_pages = nullptr;             // filled, if given: of layers with a window, at a time
   grammar::ConstraintCache* constraints = nullptr;  // compiles those of the samples' rules
 };
 

@@ -48,6 +48,7 @@ size_t DraftRoom::array_bytes() const {
 CacheShape DraftRoom::caches() const {
   CacheShape shape = sizes_.caches;
   shape.pages += shape.slots * spare_pages();
+  shape.window = shape.window_pages = 0;
   shape.keeps_prefixes = false;  // keys and values of kept pages stay where they are
   return shape;
 }

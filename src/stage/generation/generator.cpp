@@ -258,7 +258,8 @@ void Generator::run(RequestSource* requests, const std::vector<CompletionConsume
   if (links_.last())
     last_.emplace(Last{OpenCompletions(consumers, token_text, plan_.live, constraints), {}, on_progress});
   if (links_.first())
-    first_.emplace(First{*requests, Scheduler(*requests, plan_.limits, plan_.drafters),
+    first_.emplace(First{*requests,
+                         Scheduler(*requests, plan_.limits, plan_.drafters, steady_seconds, table_->windows()),
                          std::vector<double>(static_cast<size_t>(plan_.limits.caches.slots), 0), steady_seconds()});
   StepArrays arrays;
   while (true) {

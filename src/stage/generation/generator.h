@@ -60,6 +60,7 @@ class Generator {
   // Pages and sequence slots of the caches after the last step. All stages agree on them.
   int64_t free_pages() const { return table_ ? table_->free_pages() : 0; }
   int64_t used_slots() const { return table_ ? table_->used_slots() : 0; }
+  const WindowPages* windows() const { return table_ ? table_->windows() : nullptr; }  // null: there are none
 
  private:
   // A step on the last stage whose results are not read yet.

@@ -16,8 +16,12 @@ uint64_t PagePool::content_hash(int64_t parent, std::span<const int32_t> tokens)
   return XXH3_64bits_withSeed(tokens.data(), tokens.size_bytes(), static_cast<uint64_t>(parent));
 }
 
-PagePool::PagePool(int64_t pages, int64_t positions, bool keeps, Hash hash)
-    : positions_(static_cast<size_t>(positions)), keeps_(keeps), hash_(hash), pages_(static_cast<size_t>(pages)) {
+PagePool::PagePool(int64_t pages, int64_t positions, bool keeps, Hash hash, const WindowPages* windows)
+    : positions_(static_cast<size_t>(positions)),
+      keeps_(keeps),
+      hash_(hash),
+      windows_(windows),
+      pages_(static_cast<size_t>(pages)) {
   expect(positions > 0, "PagePool: pages without positions");
   for (int64_t page = pages; page-- > 0;) free_.push_back(static_cast<int32_t>(page));
 }
@@ -62,6 +66,7 @@ std::vector<int32_t> PagePool::find(std::span<const int32_t> tokens) const {
     pages.push_back(page);
     before = at(page).number;
   }
+  if (windows_ != nullptr) windows_->keep_resumable(pages);
   return pages;
 }
 
@@ -89,8 +94,11 @@ KeptPrefix PagePool::keep(int32_t page, KeptPrefix before, std::span<const int32
   expect(kept.holders == 1 && kept.number == 0 && tokens.size() == positions_, "PagePool: a page that cannot be kept");
   // The previous page may have been reused meanwhile if another sequence had computed it.
   if (!keeps_ || before.number < 0 || (before.number > 0 && at(before.page).number != before.number)) return kBroken;
-  if (const int32_t same = find(before.number, tokens); same >= 0) return {.number = at(same).number, .page = same};
-  kept.number = ++newest_;
+  const int32_t same = find(before.number, tokens);
+  const bool replaced = same >= 0 && windows_ != nullptr && at(same).holders == 0 && !windows_->has(same);
+  if (same >= 0 && !replaced) return {.number = at(same).number, .page = same};
+  kept.number = replaced ? at(same).number : ++newest_;
+  if (replaced) forget(same);
   kept.before = before.number;
   kept.tokens.assign(tokens.begin(), tokens.end());
   found_by_.emplace(hash_(kept.before, tokens), page);

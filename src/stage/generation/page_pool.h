@@ -13,6 +13,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "stage/pipeline/window_pages.h"
+
 namespace lfm2 {
 
 // Identifies a chain of kept pages, which begins with the first page of a text, by its last page.
@@ -26,8 +28,9 @@ class PagePool {
   using Hash = uint64_t (*)(int64_t parent, std::span<const int32_t> tokens);
   static uint64_t content_hash(int64_t parent, std::span<const int32_t> tokens);
 
-  // `pages` pages of `positions` positions each. If `keeps` is false, no page is ever kept.
-  PagePool(int64_t pages, int64_t positions, bool keeps, Hash hash = PagePool::content_hash);
+  // `pages` pages of `positions` positions each. If `keeps` is false, no page is ever kept. `windows`: see find().
+  PagePool(int64_t pages, int64_t positions, bool keeps, Hash hash = PagePool::content_hash,
+           const WindowPages* windows = nullptr);
 
   // The number of pages that no sequence holds; all of them can be allocated.
   int64_t available() const { return static_cast<int64_t>(free_.size() + unheld_.size()); }
@@ -37,7 +40,7 @@ class PagePool {
   // Allocates a page to one holder. If no page without content is left, the least recently held kept page loses its
   // content.
   int32_t allocate();
-  // The kept pages of the longest cached prefix of `tokens`.
+  // The kept pages of the longest cached prefix of `tokens` after which layers with a window can continue.
   std::vector<int32_t> find(std::span<const int32_t> tokens) const;
   // Adds a holder to a kept page. Returns the chain that ends with it.
   KeptPrefix hold(int32_t page);
@@ -45,7 +48,8 @@ class PagePool {
   // page cannot be found without its predecessors.
   void release(std::span<const int32_t> pages);
   // Keeps a held page, which has just been filled with the `tokens` that follow the chain `before`. Returns the chain
-  // that ends with this content. If another page already has the same content, find() still returns that page.
+  // that ends with this content. If another page already has the same content, find() still returns that page, unless
+  // no sequence holds it and its keys and values are gone from layers with a window.
   KeptPrefix keep(int32_t page, KeptPrefix before, std::span<const int32_t> tokens);
 
  private:
@@ -65,6 +69,7 @@ class PagePool {
   const size_t positions_;
   const bool keeps_;
   const Hash hash_;
+  const WindowPages* const windows_;
   std::vector<Page> pages_;
   std::vector<int32_t> free_;                            // pages without content, allocated from the back
   std::list<int32_t> unheld_;                            // kept pages that are not held, the least recently held first

@@ -8,14 +8,16 @@
 namespace lfm2 {
 
 Scheduler::Scheduler(RequestSource& source, ScheduleLimits limits, DrafterFactory drafters,
-                     std::function<double()> clock)
+                     std::function<double()> clock, const WindowPages* windows)
     : source_(source),
       limits_(limits),
       drafting_{std::move(drafters), std::move(clock), DraftLengths(limits.fixed_drafts)},
       sequences_(static_cast<size_t>(limits.caches.slots)),
-      pages_(limits.caches.pages, limits.caches.page_size, limits.caches.keeps_prefixes) {
+      pages_(limits.caches.pages, limits.caches.page_size, limits.caches.keeps_prefixes, PagePool::content_hash,
+             windows) {
   expect(limits.steps_in_flight > 0 && limits.max_sequences > 0 && limits.prompt_tokens > 0 && limits.caches.slots > 0,
          "Scheduler: limits");
+  expect(windows != nullptr || limits.caches.window == 0 || !limits.caches.keeps_prefixes, "Scheduler: no windows");
   for (int64_t slot = limits.caches.slots; slot-- > 0;) free_slots_.push_back(static_cast<int32_t>(slot));
 }
 

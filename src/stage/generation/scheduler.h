@@ -67,9 +67,10 @@ struct ScheduledStep {
 
 class Scheduler {
  public:
-  // `source` must outlive this. Without `drafters` no sequence drafts. `clock` returns seconds.
+  // `source` must outlive this. Without `drafters` no sequence drafts. `clock` returns seconds. `windows`: those of the
+  // stage's table, to which every step was applied before the next one is made; only the prefix cache needs them.
   Scheduler(RequestSource& source, ScheduleLimits limits, DrafterFactory drafters = {},
-            std::function<double()> clock = steady_seconds);
+            std::function<double()> clock = steady_seconds, const WindowPages* windows = nullptr);
 
   // The next step; empty while the pipeline is full or there is nothing to send. A step without entries only names
   // freed sequence slots and dropped samples.

@@ -42,4 +42,15 @@ inline void set_limits(const StepDemand& demand, int64_t sequences, int64_t toke
       std::min(std::max<int64_t>(1, tokens), demand.prompt_tokens > 0 ? demand.prompt_tokens : chosen);
 }
 
+// The most pages, at most `wanted`, of caches that take at most `room` bytes. bytes_of(pages) grows with the pages.
+template <class Bytes>
+int64_t fitting_pages(int64_t wanted, double room, const Bytes& bytes_of) {
+  int64_t fitting = 0;
+  for (int64_t too_many = wanted + 1; fitting + 1 < too_many;) {
+    const int64_t middle = fitting + (too_many - fitting) / 2;
+    (static_cast<double>(bytes_of(middle)) <= room ? fitting : too_many) = middle;
+  }
+  return fitting;
+}
+
 }  // namespace lfm2

@@ -40,6 +40,7 @@ size_t max_array_bytes(const GenerationPlan& plan) {
   largest.scored_rows = largest.targets = plan.max_scored();
   largest.hidden_rows = plan.max_hidden();
   largest.page_table = sequences * plan.table_width();
+  if (plan.limits.caches.window > 0) largest.window_table = largest.page_table;
   return largest.bytes(tokens);
 }
 

@@ -15,7 +15,6 @@ namespace lfm2 {
 namespace {
 
 constexpr double kCacheShare = 0.9;  // share of the free memory for caches, because libraries allocate, too
-constexpr double kUnlimited = 1e9;   // a number of pages that no job needs
 
 // Sends completions to the rank that writes them.
 class RemoteCompletions : public CompletionConsumer {
@@ -103,6 +102,7 @@ JobPlan GenerationJob::plan() {
   plan_.hidden = prompts_.hidden;
   limits.caches.page_size = prompts_.page_size;
   limits.caches.keeps_prefixes = traffic_->kind.keeps_prefixes;
+  limits.caches.window = job_.config().window;
   limits.counted_prefixes = prompts_.longest;
   if (wanted.drafts()) plan_drafts(wanted);
   return sizes_of(job_.options.balance && stages > 1
@@ -210,17 +210,20 @@ CacheShape GenerationJob::fit_caches(LayerRange layers) const {
   const int64_t rows = job_.is_last() ? plan_.result_rows() : 0;
   const StageMemory cost = stage_memory(job_.config(), layers, job_.compute, job_.compute, plan_.max_tokens(), rows);
   const uint64_t others = kBuffers * cost.residual_bytes + cost.scratch_bytes + cost.result_bytes +
-                          static_cast<uint64_t>(shape.slots) * slot_bytes(job_.config(), layers, shape) +
                           (job_.is_last() ? plan_.adjustment_bytes(job_.config().vocab) : 0) +
                           plan_.tail_bytes(job_.config(), layers, job_.compute) + drafter_bytes(layers);
   const uint64_t free = job_.machine.backend->free_bytes();
   const uint64_t drafts =
       drafter_ && job_.is_last() ? draft_page_bytes(drafter_->files.config, job_.compute, shape) : 0;
-  const auto page = static_cast<double>(page_bytes(job_.config(), layers, job_.compute, shape) + drafts);
-  const double left = static_cast<double>(free) / job_.machine.sharing * kCacheShare - static_cast<double>(others);
+  const auto bytes_of = [&](int64_t pages) {
+    shape.set_pages(pages, plan_.limits.prompt_tokens);
+    return cache_bytes(job_.config(), layers, job_.compute, shape) + static_cast<uint64_t>(pages) * drafts;
+  };
+  const double room = static_cast<double>(free) / job_.machine.sharing * kCacheShare - static_cast<double>(others);
   const bool unknown = free == 0 && !job_.machine.cuda;  // this host does not say how much memory is free
-  const double fit = unknown ? kUnlimited : left < 0 ? 0 : page > 0 ? std::min(left / page, kUnlimited) : kUnlimited;
-  const double least = job_.world.smallest(fit, job_.options.timeout_seconds);
+  const int64_t wanted = std::max(prompts_.pages, largest),
+                own = unknown ? wanted : fitting_pages(wanted, room, bytes_of);
+  const double fit = static_cast<double>(own), least = job_.world.smallest(fit, job_.options.timeout_seconds);
   const auto fitting = static_cast<int64_t>(least);
   if (fitting < largest && !(traffic_->kind.may_be_shortened && fitting > 0)) {
     if (fit > least) job_.world.barrier(job_.options.timeout_seconds, "the fullest rank ends all");
@@ -230,16 +233,18 @@ CacheShape GenerationJob::fit_caches(LayerRange layers) const {
                     "memory that is free: expected shorter samples, a smaller --max-tokens or more ranks",
                     job_.world.host(), job_.machine.backend->description(), plan_.longest, largest, fitting));
   }
-  shape.pages = std::min(prompts_.pages, fitting);
+  shape.set_pages(std::min(prompts_.pages, fitting), plan_.limits.prompt_tokens);
   return shape;
 }
 
 void GenerationJob::open(const JobPlan& plan) {
   if (drafter_ && job_.is_last()) load_drafter();
   plan_.limits.caches = fit_caches(plan.cut[static_cast<size_t>(job_.pipeline.rank())]);
-  job_.say(fmt::format("up to {} sequences at a time, {} in a step; caches of {} pages of {} positions",
-                       plan_.limits.caches.slots, plan_.limits.max_sequences, plan_.limits.caches.pages,
-                       plan_.limits.caches.page_size));
+  const CacheShape& caches = plan_.limits.caches;
+  const std::string windows =
+      caches.window > 0 ? fmt::format(", {} in sliding attention layers", caches.window_pages) : "";
+  job_.say(fmt::format("up to {} sequences at a time, {} in a step; caches of {} pages of {} positions{}", caches.slots,
+                       plan_.limits.max_sequences, caches.pages, caches.page_size, windows));
   generator_.emplace(job_.session->links(), plan_, job_.compute, !job_.options.trace.empty());
   if (job_.options.replicas > 1)
     links_.emplace(job_.world, job_.pipeline.size(), job_.options.timeout_seconds,

@@ -61,6 +61,12 @@ void Attention::project(const Pass& pass, const Norm& norm, const Tensor& qkv) c
   }
 }
 
+// The batch with the page table of this layer's cache.
+Batch Attention::cached(const Pass& pass, Batch batch) const {
+  if (shape_.window > 0 && pass.window_table) batch.page_table = pass.window_table;
+  return batch;
+}
+
 Tensor Attention::mix(const Pass& pass, const Norm& norm) const {
   Ops& ops = pass.ops;
   const DType act = pass.residual.dtype;
@@ -73,8 +79,8 @@ Tensor Attention::mix(const Pass& pass, const Norm& norm) const {
     ops.attention(qkv, shape_, pass.batch, mixed);
   } else {
     const KeyValueCache& cache = pass.cache->key_values;
-    ops.qk_norm_rope_append(qkv, q_norm_, k_norm_, eps_, rope_, shape_, pass.batch, cache);
-    ops.cached_attention(qkv, shape_, pass.reads != nullptr ? *pass.reads : pass.batch, cache, mixed);
+    ops.qk_norm_rope_append(qkv, q_norm_, k_norm_, eps_, rope_, shape_, cached(pass, pass.batch), cache);
+    ops.cached_attention(qkv, shape_, cached(pass, pass.reads != nullptr ? *pass.reads : pass.batch), cache, mixed);
   }
   if (shape_.gated) ops.gate_heads(qkv, shape_, mixed);
   return mixed;
@@ -86,7 +92,7 @@ void Attention::append_keys_values(const Pass& pass, const Tensor& rows) const {
   pass.scratch.reset();
   const Tensor qkv = pass.scratch.allocate(rows.dtype, {rows.dim(0), shape_.qkv_columns()});
   pass.ops.matmul(rows, qkv_proj_.front(), qkv_bias_.front(), qkv, Write::kStore);
-  pass.ops.qk_norm_rope_append(qkv, q_norm_, k_norm_, eps_, rope_, shape_, pass.batch,
+  pass.ops.qk_norm_rope_append(qkv, q_norm_, k_norm_, eps_, rope_, shape_, cached(pass, pass.batch),
                                pass.cache != nullptr ? pass.cache->key_values : KeyValueCache());
 }
 

@@ -23,6 +23,7 @@ class Attention {
 
  private:
   void load_qkv(WeightSource& weights, const ModelConfig& config, const std::string& block);
+  Batch cached(const Pass& pass, Batch batch) const;
   void project(const Pass& pass, const Norm& norm, const Tensor& qkv) const;
 
   AttentionShape shape_;

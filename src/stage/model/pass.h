@@ -50,6 +50,8 @@ struct Pass {
   // The feed-forward of the model's last layer continues with output->residual.
   const OutputRows* output = nullptr;
   LayerSpan span = {};  // restricts the pass to some of the stage's layers
+  // With caches: the page table of layers with a window (WindowPages); empty: that of the batch.
+  Tensor window_table = {};
   // The batch by which attention reads the caches; null: `batch`. In a drafter's block every token reads all of them.
   const Batch* reads = nullptr;
   const Taps* taps = nullptr;  // hidden states that are kept for a drafter

@@ -28,6 +28,7 @@ void for_each_array(auto& arrays, auto& ids, BatchTensors& tensors, const auto& 
   each(tensors.targets, arrays.targets, 0);
   each(tensors.hidden_rows, arrays.hidden_rows, 0);
   each(batch.page_table, arrays.page_table, arrays.table_width);
+  each(tensors.window_table, arrays.window_table, arrays.table_width);
   each(tensors.tail.rows, arrays.tails.rows, 0);
   each(tail.positions, arrays.tails.positions, 0);
   each(tail.sequence_of, arrays.tails.sequence_of, 0);

@@ -48,8 +48,9 @@ template <class Ints, class Rules>
 struct BatchLists {
   Ints positions = {}, offsets = {};
   int64_t table_width = 0;
-  // For sequences with caches; see Batch. `page_table` is [sequences, table_width]. `here` is empty without drafts.
-  Ints sequence_of = {}, page_table = {}, states = {}, here = {};
+  // For sequences with caches; see Batch. `page_table` is [sequences, table_width], and so is `window_table`, that of
+  // layers with a window, unless it is empty. `here` is empty without drafts.
+  Ints sequence_of = {}, page_table = {}, window_table = {}, states = {}, here = {};
   // The tokens that are kept after the last attention layer, as a separate batch with the same sequences: see
   // TokenPruning of model/token_pruning.h. `rows` are their rows in the whole batch. Empty if all tokens are kept.
   struct Tails {
@@ -97,6 +98,7 @@ struct BatchArrays : BatchLists<std::vector<int32_t>, std::vector<SamplingRule>>
 struct BatchTensors {
   Tensor ids;  // [tokens], if the tokens are embedded or counted
   Batch batch;
+  Tensor window_table;
   TokenPruning tail;  // without its residual; empty if all tokens are kept
   Tensor last_rows, draws, draw_slots, drafted, rules, keepers, scored_rows, targets, hidden_rows;
   size_t bytes = 0;

@@ -76,6 +76,7 @@ class ModelRunner {
                    .caches = caches,
                    .output = rows.output ? &output : nullptr,
                    .span = span,
+                   .window_table = arrays.window_table,
                    .taps = rows.taps.rows ? &rows.taps : nullptr});
   }
 

@@ -13,6 +13,7 @@ SequenceTable::SequenceTable(CacheShape shape, int64_t tail_length)
       sequences_(static_cast<size_t>(shape.slots)),
       holders_(static_cast<size_t>(shape.pages), 0),
       free_pages_(shape.pages) {
+  if (shape.window > 0) windows_.emplace(shape);
   expect(tail_length == 0 || !shape.keeps_prefixes, "SequenceTable: tails have no states at the ends of pages");
 }
 
@@ -24,6 +25,8 @@ CachedSequence& SequenceTable::used(int32_t slot) {
 
 void SequenceTable::release(int32_t slot) {
   CachedSequence& sequence = used(slot);
+  for (int64_t i = sequence.first_window_page; i < sequence.end_window_page; ++i)
+    windows_->release(sequence.pages[static_cast<size_t>(i)], WindowPages::After::kEnd);
   for (const int32_t page : sequence.pages)
     if (--holders_[static_cast<size_t>(page)] == 0) ++free_pages_;
   sequence = {};
@@ -49,6 +52,10 @@ void SequenceTable::admit(const Admission& one) {
                                  one.num_cached < one.num_tokens && prefix <= one.pages.size()),
          "SequenceTable: a prefix that is not whole pages");
   for (size_t i = 0; i < one.pages.size(); ++i) give_page(sequence, one.pages[i], i < prefix);
+  if (windows_) {
+    sequence.first_window_page = sequence.end_window_page = shape_.first_window_page(one.num_cached);
+    hold_window(sequence, static_cast<int64_t>(prefix));
+  }
   if (prefix > 0) sequence.conv_state = static_cast<int32_t>(shape_.first_page_row()) + sequence.pages[prefix - 1];
 }
 
@@ -58,7 +65,29 @@ void SequenceTable::give_page(CachedSequence& sequence, int32_t page, bool has_p
   int32_t& holders = holders_[static_cast<size_t>(page)];
   expect(has_prefix || holders == 0, "SequenceTable: a step gives a page that another sequence has");
   if (holders++ == 0) --free_pages_;
+  if (windows_ && !has_prefix) windows_->forget(page);
   sequence.pages.push_back(page);
+}
+
+// Holds the window's pages up to this one of the sequence.
+void SequenceTable::hold_window(CachedSequence& sequence, int64_t end) {
+  for (int64_t& i = sequence.end_window_page; i < end; ++i) windows_->hold(sequence.pages[static_cast<size_t>(i)]);
+}
+
+// Releases the pages that no token from here on reads, also if drafts turn out to be wrong.
+void SequenceTable::move_window(CachedSequence& sequence) {
+  const int64_t position = sequence.num_computed - std::min<int64_t>(sequence.drafts, shape_.max_drafts),
+                first = std::min(shape_.first_window_page(position), sequence.end_window_page);
+  for (int64_t& i = sequence.first_window_page; i < first; ++i)
+    windows_->release(sequence.pages[static_cast<size_t>(i)], WindowPages::After::kPassed);
+}
+
+// Adds a row of the window's page table.
+void SequenceTable::add_window(const CachedSequence& sequence, StepArrays& arrays) const {
+  const auto row = static_cast<std::ptrdiff_t>(arrays.window_table.size());
+  arrays.window_table.resize(arrays.page_table.size(), 0);
+  for (int64_t i = sequence.first_window_page; i < sequence.end_window_page; ++i)
+    arrays.window_table[static_cast<size_t>(row + i)] = windows_->of(sequence.pages[static_cast<size_t>(i)]);
 }
 
 // Reads the counted tokens of prefixes, and returns where the tokens of the step's entries begin.
@@ -193,6 +222,7 @@ void SequenceTable::add_rows(const CachedSequence& sequence, const StepEntry& en
     arrays.add_cached(past, of_row, sequence.pages, sequence.conv_state,
                       state_row(entry.slot, sequence.conv_state, row + 1),
                       shape_.max_drafts > 0 ? std::optional(static_cast<int32_t>(row)) : std::nullopt);
+    if (windows_) add_window(sequence, arrays);
     if (past + of_row < sequence.num_tokens) continue;
     add_draw(sequence, entry.slot, past + of_row, arrays);
     arrays.next_drafts.push_back(row + 1 < rows ? drafts[static_cast<size_t>(row)] : -1);
@@ -228,6 +258,10 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     const auto pages = static_cast<int64_t>(sequence.pages.size());
     expect(pages >= pages_for(end, shape_.page_size), "SequenceTable: a sequence without the pages that it needs");
     expect(pages <= table_width, "SequenceTable: a sequence grows beyond the longest one");
+    if (windows_) {
+      move_window(sequence);
+      hold_window(sequence, pages_for(end, shape_.page_size));
+    }
     const std::span<const int32_t> guessed = drafts.first(static_cast<size_t>(entry.drafts));
     drafts = drafts.subspan(guessed.size());
     if (sequence.request.rule.counts()) {
@@ -249,6 +283,9 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     sequence.num_computed = end;
     sequence.drafts = entry.streamed() ? sequence.drafts + 1 : entry.drafts;
   }
+  // Only now: all tokens of the step find their pages.
+  if (windows_)
+    for (const StepEntry& entry : step.entries) move_window(used(entry.slot));
   expect(counted == step.counted.end() && drafts.empty(),
          "SequenceTable: a step with more counted tokens or drafts than its entries have");
   if (!arrays.counted.empty()) arrays.counted.resize(static_cast<size_t>(arrays.tokens), 0);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "stage/model/caches.h"
 #include "stage/pipeline/batch_arrays.h"
 #include "stage/pipeline/step.h"
+#include "stage/pipeline/window_pages.h"
 
 namespace lfm2 {
 
@@ -27,6 +29,7 @@ struct CachedSequence {
   int32_t conv_state = 0;
   int32_t drafts = 0;          // the number of the newest computed tokens that may be wrong drafts
   std::vector<int32_t> pages;  // at first enough for num_tokens, then one more whenever the last one is full
+  int64_t first_window_page = 0, end_window_page = 0;  // those of `pages` that layers with a window hold
   // Whether the newest computed token draws the next one, and how many were drawn before that.
   bool draws() const { return num_computed >= num_tokens; }
   int64_t drawn() const { return num_computed - prompt; }
@@ -73,11 +76,15 @@ class SequenceTable {
   const CachedSequence& sequence(int32_t slot) const { return sequences_[static_cast<size_t>(slot)]; }
   int64_t free_pages() const { return free_pages_; }  // pages that no sequence holds
   int64_t used_slots() const;
+  const WindowPages* windows() const { return windows_ ? &*windows_ : nullptr; }  // null: no layer gives pages back
 
  private:
   using Counted = std::vector<int32_t>::const_iterator;  // a place in Step::counted
   CachedSequence& used(int32_t slot);
   void give_page(CachedSequence& sequence, int32_t page, bool has_prefix);
+  void hold_window(CachedSequence& sequence, int64_t end);
+  void move_window(CachedSequence& sequence);
+  void add_window(const CachedSequence& sequence, StepArrays& arrays) const;
   static void ask_prompt(const CachedSequence& sequence, const StepEntry& entry, StepArrays& arrays);
   void release(int32_t slot);
   void admit(const Admission& one);
@@ -94,6 +101,7 @@ class SequenceTable {
   std::vector<CachedSequence> sequences_;  // [slots]
   std::vector<int32_t> holders_;           // [pages]: how many sequences hold each page
   int64_t free_pages_;
+  std::optional<WindowPages> windows_;
 };
 
 }  // namespace lfm2

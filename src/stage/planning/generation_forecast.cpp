@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "stage/generation/step_limits.h"
 #include "stage/model/caches.h"
 #include "stage/model/memory_plan.h"
 #include "stage/model/token_pruning.h"
@@ -151,24 +152,28 @@ void plan_caches(const MachineCosts& machine, const ModelConfig& config, Schedul
   CacheShape& shape = limits.caches;
   shape.page_size = std::min(demand.page_size, std::max<int64_t>(1, longest));
   const int64_t of_sequence = std::max<int64_t>(1, pages_for(longest, shape.page_size));
+  shape.window = config.window;
   shape.pages = of_sequence * shape.slots;
   const int64_t tokens = limits.max_rows() + limits.prompt_tokens;
   const auto sharing =
       static_cast<double>(machine.cuda ? 1 : std::min(machine.host_ranks, demand.step.stages * demand.replicas));
-  for (const LayerRange& layers : forecast.cut) {
-    const StageMemory cost = stage_memory(config, layers, machine.compute, machine.compute, tokens, limits.max_rows());
-    const uint64_t others =
-        cost.total_bytes(kBuffers) + static_cast<uint64_t>(shape.slots) * slot_bytes(config, layers, shape);
-    const uint64_t page = page_bytes(config, layers, machine.compute, shape);
-    if (machine.memory_bytes > 0) {
-      const double left =
-          kCacheShare * static_cast<double>(machine.memory_bytes) / sharing - static_cast<double>(others);
-      const double fitting = page > 0 ? left / static_cast<double>(page) : left < 0 ? 0 : 1e9;
-      if (fitting < static_cast<double>(of_sequence)) forecast.fits = false;
-      shape.pages = std::clamp<int64_t>(static_cast<int64_t>(std::max(0.0, fitting)), of_sequence, shape.pages);
-    }
-    forecast.memory_bytes = std::max(forecast.memory_bytes, others + static_cast<uint64_t>(shape.pages) * page);
-  }
+  const double room = kCacheShare * static_cast<double>(machine.memory_bytes) / sharing;
+  std::vector<uint64_t> others;  // [stages]
+  for (const LayerRange& layers : forecast.cut)
+    others.push_back(stage_memory(config, layers, machine.compute, machine.compute, tokens, limits.max_rows())
+                         .total_bytes(kBuffers));
+  // Of the fullest stage.
+  const auto bytes_of = [&](int64_t pages) {
+    shape.set_pages(pages, limits.prompt_tokens);
+    uint64_t most = 0;
+    for (size_t stage = 0; stage < others.size(); ++stage)
+      most = std::max(most, others[stage] + cache_bytes(config, forecast.cut[stage], machine.compute, shape));
+    return most;
+  };
+  const int64_t wanted = shape.pages,
+                fitting = machine.memory_bytes > 0 ? fitting_pages(wanted, room, bytes_of) : wanted;
+  if (fitting < of_sequence) forecast.fits = false;
+  forecast.memory_bytes = std::max(forecast.memory_bytes, bytes_of(std::max(fitting, of_sequence)));
   limits.counted_prefixes = longest;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/checked_file.h"
 #include "base/json/json.h"
+#include "stage/shards/shard_reader.h"
 #include "support/generation_run.h"
 #include "support/golden.h"
 #include "support/shards.h"

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "grammar/constraint_cache.h"
+#include "stage/generation/test_drafter.h"
 #include "stage/io/inputs/input_file.h"
 #include "stage/shards/shard_reader.h"
 #include "support/generation_run.h"
@@ -157,6 +158,40 @@ TEST(CompanyTest, ASequenceThatGaveItsPagesBackHasTheSameBits) {
                                 .compute = compute};
     expect_same_with_few_pages(model, prompts, settings);
   }
+}
+
+// Layers with a window of 8 positions hold the pages of the last ones alone, and the bits are those of all pages.
+TEST(CompanyTest, PagesBehindAWindowAreGivenBack) {
+  const int64_t vocab = ShardSet::open(golden_shards("tiny-lfm3", 4)).config().vocab;
+  const Samples prompts = random_samples(3, 150, 8, vocab);
+  GenerationSettings settings{
+      .slots = 3, .max_new = 40, .rule = {.temperature = 0.3f, .seed = 5}, .top_k = 2, .gives_back = false};
+  const auto kept = generate("tiny-lfm3", prompts, settings);
+  settings.gives_back = true;
+  int64_t most = 0;
+  settings.most_window_pages = &most;
+  SchedulerCounts counts;
+  settings.counts = &counts;
+  const DrafterFactory mostly_right = [&](const Request& request, int64_t prompt) -> std::unique_ptr<Drafter> {
+    return std::make_unique<TestDrafter>(TestDrafts{.share = 0.7, .vocab = vocab}, kept.at(request.sample).token_ids,
+                                         prompt, static_cast<uint64_t>(request.sample));
+  };
+  for (const int64_t stages : {1, 4})
+    for (const int64_t page : {1, 3, 8, 16})
+      for (const int64_t drafts : {0, 3}) {
+        SCOPED_TRACE(testing::Message() << stages << " stages, pages of " << page << ", " << drafts << " drafts");
+        settings.stages = stages;
+        settings.page_size = page;
+        settings.prompt_tokens = page == 3 ? 5 : 32;
+        settings.max_drafts = drafts;
+        settings.streams_drafts = stages > 1;
+        settings.drafters = drafts > 0 ? mostly_right : DrafterFactory();
+        expect_same(generate("tiny-lfm3", prompts, settings), kept);
+        EXPECT_EQ(counts.draft_tokens > counts.accepted_tokens(), drafts > 0);
+        EXPECT_GT(most, 0);
+        EXPECT_LE(most, 3 * (pages_for(7 + drafts, page) + 1) + settings.prompt_tokens / page + 1);
+        EXPECT_LT(most, 3 * pages_for(189, page) / 2);
+      }
 }
 
 // The grammar's state continues with the text, whose keys and values are computed again.

@@ -28,12 +28,15 @@ Tokens continued(const Request& request) {
   return text;
 }
 
+constexpr size_t kTableWidth = 1 << 8;
+
 // The caches of a stage, with texts in the place of numbers.
 class TextCaches {
  public:
   explicit TextCaches(CacheShape shape)
       : shape_(shape),
         positions_(static_cast<size_t>(shape.pages * shape.page_size)),
+        in_windows_(static_cast<size_t>(shape.window_pages * shape.page_size)),
         states_(static_cast<size_t>(shape.first_page_row() + shape.pages)) {}
 
   // Nothing that a step reads may have been written by the step itself.
@@ -49,9 +52,14 @@ class TextCaches {
         if (!write && begin > 0) {
           ASSERT_EQ(states_[static_cast<size_t>(step.states[2 * s])], number_of(text));
         }
-        for (int64_t position = 0; !write && position < begin; ++position)
-          ASSERT_EQ(positions_[place(pages, position)],
-                    number_of(std::span(text).first(static_cast<size_t>(position) + 1)));
+        const auto window = std::span(step.window_table).subspan(shape_.window > 0 ? s * kTableWidth : 0);
+        for (int64_t position = 0; !write && position < begin; ++position) {
+          const uint64_t number = number_of(std::span(text).first(static_cast<size_t>(position) + 1));
+          ASSERT_EQ(positions_[place(pages, position)], number);
+          if (shape_.window > begin - position) {
+            ASSERT_EQ(in_windows_[place(window, position)], number);
+          }
+        }
         if (!write) continue;
         for (size_t t = first; t < end; ++t) {
           const int64_t position = step.positions[t];
@@ -59,6 +67,7 @@ class TextCaches {
           const int32_t page = pages[static_cast<size_t>(position / shape_.page_size)];
           ASSERT_EQ(pool.holders(page), 1) << "a page that others have, too, is written";
           positions_[place(pages, position)] = number_of(text);
+          if (shape_.window > 0) in_windows_[place(window, position)] = number_of(text);
           if ((position + 1) % shape_.page_size == 0)
             states_[static_cast<size_t>(shape_.first_page_row() + page)] = number_of(text);
         }
@@ -70,12 +79,12 @@ class TextCaches {
   const Tokens& text(int32_t slot) { return texts_[slot]; }
 
  private:
-  size_t place(const std::vector<int32_t>& pages, int64_t position) const {
+  size_t place(std::span<const int32_t> pages, int64_t position) const {
     return static_cast<size_t>(pages[static_cast<size_t>(position / shape_.page_size)] * shape_.page_size +
                                position % shape_.page_size);
   }
   CacheShape shape_;
-  std::vector<uint64_t> positions_, states_;
+  std::vector<uint64_t> positions_, in_windows_, states_;
   std::map<int32_t, Tokens> texts_;  // by sequence slot
 };
 
@@ -94,8 +103,8 @@ struct CacheSimulation {
   }
 
   void run(NotedRequests& source) {
-    Scheduler scheduler(source, limits);
     SequenceTable table(limits.caches);
+    Scheduler scheduler(source, limits, {}, steady_seconds, table.windows());
     TextCaches caches(limits.caches);
     StepArrays arrays;
     struct Flight {
@@ -106,7 +115,7 @@ struct CacheSimulation {
     std::set<int32_t> ended;
     while (true) {
       while (auto scheduled = scheduler.next()) {
-        table.apply(from_words<Step>(to_words(scheduled->step)), 1 << 8, arrays);
+        table.apply(from_words<Step>(to_words(scheduled->step)), kTableWidth, arrays);
         for (const Admission& one : scheduled->step.admitted) {
           const Tokens& text = texts[one.request.sample];
           ASSERT_LT(one.num_cached, one.num_tokens);
@@ -145,6 +154,9 @@ struct CacheSimulation {
     EXPECT_EQ(scheduler.pages().available(), limits.caches.pages);
     EXPECT_EQ(table.free_pages(), limits.caches.pages);
     EXPECT_EQ(table.used_slots(), 0);
+    if (table.windows() != nullptr) {
+      EXPECT_EQ(table.windows()->held(), 0);
+    }
     preemptions = scheduler.counts().preemptions;
     for (const Request& request : requests) {
       if (!source.gone.contains(request.sample)) {
@@ -194,12 +206,15 @@ struct CacheSimulation {
   int64_t steps = 0, preemptions = 0, cached = 0, counted = 0;
 };
 
-ScheduleLimits cache_limits_of(int64_t stages, int64_t slots, int64_t page, int64_t pages, int64_t prompt_tokens) {
+ScheduleLimits cache_limits_of(int64_t stages, int64_t slots, int64_t page, int64_t pages, int64_t prompt_tokens,
+                               int64_t window = 0) {
+  CacheShape caches{.slots = slots, .page_size = page, .keeps_prefixes = true, .window = window};
+  caches.set_pages(pages, prompt_tokens);
   return {.steps_in_flight = stages,
           .max_sequences = (slots + stages - 1) / stages,
           .prompt_tokens = prompt_tokens,
           .counted_prefixes = 24,
-          .caches = {.slots = slots, .pages = pages, .page_size = page, .keeps_prefixes = true}};
+          .caches = caches};
 }
 
 Request cache_request_of(int32_t sample, Tokens prompt, int64_t max_new) {
@@ -275,6 +290,22 @@ TEST(PrefixCacheTest, KeptPagesGoBeforeSequences) {
   EXPECT_GE(simulation.cached, 2 * 8);
 }
 
+// A prefix is found whose window is gone from layers with a window: it is computed again, and then found whole.
+TEST(PrefixCacheTest, AWindowThatIsGoneIsComputedAgain) {
+  std::vector<Request> requests;
+  for (int32_t sample = 0; sample < 8; ++sample)  // the first one's window is reused by the others
+    requests.push_back(cache_request_of(sample, Tokens(40, sample), 1));
+  for (int32_t sample = 8; sample < 11; ++sample) requests.push_back(cache_request_of(sample, Tokens(40, 0), 1));
+  NotedRequests source(requests, {0, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1000}, std::vector<int64_t>(11, -1));
+  ScheduleLimits limits = cache_limits_of(1, 1, 4, 100, 8, 6);
+  limits.caches.window_pages = 6;
+  CacheSimulation simulation(requests, limits);
+  simulation.run(source);
+  EXPECT_EQ(source.cached[8], 0);
+  EXPECT_EQ(source.cached[9], 36);
+  EXPECT_EQ(source.cached[10], 36);
+}
+
 // Conversations of many turns and prompts that begin alike come, go and are cancelled, with few pages.
 TEST(PrefixCacheTest, RandomConversations) {
   std::mt19937 random(17);
@@ -304,9 +335,8 @@ TEST(PrefixCacheTest, RandomConversations) {
     }
     const int64_t slots = between(1, 8);
     NotedRequests source(requests, comes, leaves);
-    CacheSimulation simulation(
-        requests, cache_limits_of(between(1, 4), slots, page, pages_for(longest, page) * between(2, 2 + slots) / 2,
-                                  between(1, 40)));
+    const int64_t stages = between(1, 4), pages = pages_for(longest, page) * between(2, 2 + slots) / 2;
+    CacheSimulation simulation(requests, cache_limits_of(stages, slots, page, pages, between(1, 40), job % 3 * 9));
     simulation.run(source);
     if (HasFailure()) return;
     steps += simulation.steps;

@@ -251,5 +251,25 @@ TEST(CachesTest, TakeTheBytesOfTheirPlan) {
   EXPECT_EQ(page[1] * 2 * d, page[0] * (d + 1));
 }
 
+// Of lfm3's four attention layers two have a window, of 8 positions here: two pages of 4 and one that they reach into,
+// for each slot, those of 8 tokens of prompts, and one more. The prefix cache adds a quarter of all pages.
+TEST(CachesTest, LayersWithAWindowHaveFewPages) {
+  const ModelConfig config = ShardSet::open(golden_shards("tiny-lfm3", 4)).config();
+  const auto position = static_cast<uint64_t>(2 * config.kv_heads * config.head_dim) * sizeof(float);
+  const auto state = static_cast<uint64_t>(4 * (config.conv_length - 1) * config.hidden) * sizeof(float);
+  for (const auto& [pages, keeps_prefixes, of_windows] :
+       std::vector<std::tuple<int64_t, bool, int64_t>>{{100, false, 12}, {100, true, 37}, {7, false, 7}}) {
+    CacheShape shape{.slots = 3, .page_size = 4, .keeps_prefixes = keeps_prefixes, .window = config.window};
+    shape.set_pages(pages, 8);
+    EXPECT_EQ(shape.window_pages, of_windows);
+    const LayerRange all{0, config.layers};
+    CpuBackend backend(1);
+    const Caches caches(backend, config, all, DType::kF32, shape);
+    EXPECT_EQ(caches.bytes(), cache_bytes(config, all, DType::kF32, shape));
+    EXPECT_EQ(caches.bytes(), static_cast<uint64_t>(2 * 4 * (pages + of_windows)) * position +
+                                  static_cast<uint64_t>(2 * 3 + (keeps_prefixes ? pages : 0)) * state);
+  }
+}
+
 }  // namespace
 }  // namespace lfm2::test

@@ -7,6 +7,7 @@
 #include "stage/planning/timeline.h"
 #include "support/golden.h"
 #include "support/machine_costs.h"
+#include "support/weights_support.h"
 
 namespace lfm2::test {
 namespace {
@@ -95,6 +96,19 @@ TEST_F(GenerationForecastTest, ShortMemory) {
   EXPECT_GT(tight.seconds, 1.05 * roomy.seconds);
   machine_.memory_bytes = 1 << 10;
   EXPECT_FALSE(forecast(1, 64, 64, 256).fits);
+}
+
+// A longer text takes more pages in layers of full attention alone.
+TEST(GenerationForecastMemoryTest, OfLayersWithAWindow) {
+  const ModelConfig config = parse_model_config(read_bytes(golden_dir() / "tiny-lfm3/config.json"), "config.json");
+  const MachineCosts machine = made_up_costs(config);
+  const auto bytes_of = [&](int64_t length) {
+    return forecast_generation(machine, config, {.sequences = 2, .length = length, .new_tokens = 9, .page_size = 8})
+        .memory_bytes;
+  };
+  const LayerRange full{2, 1};  // one of two such layers
+  EXPECT_EQ(bytes_of(392) - bytes_of(192),
+            2 * 2 * 25 * page_bytes(config, full, machine.compute, {.page_size = 8, .window = config.window}));
 }
 
 // An estimate of an H200 against what docs/performance.md has measured there.
