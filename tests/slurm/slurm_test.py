@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""launch/slurm/job.sbatch under a real Slurm: results, arrays, nodes, exit codes, stop and requeue.
+"""launch/slurm/job.sbatch under a real Slurm: results, arrays, dependencies, nodes, exit codes, stop and requeue.
 
     tests/slurm/slurm_test.py LFM2_STAGE MPIRUN SHARDS_FOLDER [UNITTEST OPTION...]
 
 Ends with 77 where Slurm is not installed."""
 
 import concurrent.futures
+import ctypes
 import filecmp
+import json
 import os
 import pathlib
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -165,6 +169,71 @@ class ResultsTest(JobTest):
         self.assertIn("no rank was started", self.logs())
 
 
+def compressed(data):
+    library = ctypes.CDLL("libzstd.so.1")
+    library.ZSTD_compress.restype = ctypes.c_size_t
+    frame = ctypes.create_string_buffer(len(data) + 1024)
+    size = library.ZSTD_compress(frame, ctypes.c_size_t(len(frame)), data, ctypes.c_size_t(len(data)), 1)
+    return frame.raw[:size]
+
+
+class ExamplesTest(JobTest):
+    """The commands for arrays and dependencies, read from docs/recipes.md and from the head of job.sbatch."""
+
+    def setUp(self):
+        super().setUp()
+        (self.folder / "launch").symlink_to(ROOT / "launch")
+        (self.folder / "job.sbatch").symlink_to(JOB)
+        (self.folder / "shards").symlink_to(shards)
+        (self.folder / "collect.sbatch").write_text("#!/bin/sh\ncat answers-*.jsonl >collected.jsonl\n")
+
+    @staticmethod
+    def example(document, wanted):
+        found = re.findall(rf"^#? +(sbatch .*{wanted}.*)$", (ROOT / document).read_text(), re.MULTILINE)
+        assert len(found) == 1, (document, wanted, found)
+        return found[0].split("#")[0]
+
+    def submit(self, command):
+        words = shlex.split(command)
+        own = ["--parsable", "--cpus-per-task=1", "--output=job-%A-%a.log"]  # the nodes have eight processors
+        done = run(words[0], *own, *words[1:], cwd=self.folder, env=dict(os.environ, LFM2_STAGE=program))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.strip()
+
+    def lines(self, part, count):
+        return "".join(json.dumps({"input_ids": [1 + part, 2 + k % 40, 3] * 8}) + "\n" for k in range(count)).encode()
+
+    def test_array_and_the_job_that_depends_on_it(self):
+        beside, stopped, expected = 6, 7, b""  # tasks of the array; the last one has the number of the array
+        for task in range(8):
+            (self.folder / f"part-{task}.jsonl.zst").write_bytes(compressed(self.lines(task, {beside: 60000, stopped: 30000}.get(task, 20))))
+            reference = self.folder / f"reference-{task}.jsonl"
+            done = run(program, "--weights", "shards", "--device", "cpu", "--quiet", "--input", f"part-{task}.jsonl.zst", "--output", reference, cwd=self.folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            expected += reference.read_bytes()
+        array = self.submit(self.example("docs/recipes.md", "--array"))
+        collect = self.submit(self.example("docs/recipes.md", "--dependency").replace("ARRAY_JOB", array))
+        journal = self.folder / f"answers-{stopped}.jsonl.journal"
+        wait_for(lambda: journal.exists() and journal.stat().st_size > 2000, f"first answers {self.logs()}")
+        run("scancel", "--batch", "--signal=USR1", f"{array}_{stopped}")
+        StopTest.expect_completed_after_requeue(self, f"{array}_{stopped}", lambda: self.assertEqual(state(collect)[0], "PENDING"))
+        wait_for(lambda: ended(collect), f"end of the job that depends on the array {run('squeue').stdout}")
+        self.assertEqual([state(f"{array}_{task}")[1] for task in range(8)], [0] * 7 + [1], self.logs())
+        self.assertEqual(state(collect)[0], "COMPLETED", self.logs())
+        self.assertEqual((self.folder / "collected.jsonl").read_bytes(), expected)
+
+    def test_no_job_depends_on_an_array_that_failed(self):
+        (self.folder / "part-0.jsonl").write_bytes(self.lines(0, 20))  # and no other part
+        array = self.submit(self.example("launch/slurm/job.sbatch", "--array"))
+        collect = self.submit(self.example("docs/recipes.md", "--dependency").replace("ARRAY_JOB", array))
+        wait_for(lambda: ended(array), f"end of the array {self.logs()}")
+        self.assertEqual([state(f"{array}_{task}")[::2] for task in range(2)], [("COMPLETED", "0:0"), ("FAILED", "66:0")], self.logs())
+        self.assertEqual([path.name for path in self.folder.glob("out-*")], [f"out-{array}-0.jsonl"])
+        wait_for(lambda: "DependencyNeverSatisfied" in run("squeue", "-h", "-j", collect, "-o", "%r").stdout, "end of the wait")
+        run("scancel", collect)
+        self.assertFalse((self.folder / "collected.jsonl").exists())
+
+
 class StopTest(JobTest):
     """Stop, requeue and resume: with a stand-in for the program, which tells what it was given, and with the program itself."""
 
@@ -178,12 +247,13 @@ class StopTest(JobTest):
     def wait_for_ranks(self, job_folder):
         wait_for(lambda: len(list(job_folder.glob("runs-*"))) == 4, "start of the ranks")
 
-    def expect_completed_after_requeue(self, job):
+    def expect_completed_after_requeue(self, job, meanwhile=lambda: None):
         # Slurm lets a requeued job wait for two minutes. Within the second in which a run ends, its credential counts
         # as revoked.
         wait_for(lambda: state(job)[0] == "PENDING" and run("squeue", "-h", "-j", job, "-o", "%T").stdout == "PENDING\n", "pending job")
         wait_for(lambda: not list(spool().glob(f"spool.*/stepd.*.{state(job)[3]}.*")), "end of the first run's daemons")
         time.sleep(1.5)
+        meanwhile()
         self.assertEqual(run("scontrol", "update", f"JobId={job}", "StartTime=now").returncode, 0)
         wait_for(lambda: ended(job), "end")
         self.assertEqual(state(job)[0], "COMPLETED", self.logs())
