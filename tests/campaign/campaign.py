@@ -406,6 +406,13 @@ class Campaign:
         return 1 if failed or not cases else 0
 
 
+def prepare_process():
+    # A launcher passes on only signals that are not blocked, and inherits the mask from here.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    os.environ.setdefault("HWLOC_COMPONENTS", "-opencl")  # as launch/run.sh: else mpirun may not pass signals on
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stage", required=True)
@@ -426,10 +433,7 @@ def main():
     parser.add_argument("--json", help="where the results go")
     parser.add_argument("--verbose", action="store_true")
     args = parser.parse_args()
-    # A launcher passes on only signals that are not blocked, and inherits the mask from here.
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    os.environ.setdefault("HWLOC_COMPONENTS", "-opencl")  # as launch/run.sh: else mpirun may not pass signals on
+    prepare_process()
     sys.exit(Campaign(args).run())
 
 
