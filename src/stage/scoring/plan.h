@@ -73,8 +73,8 @@ class MicroBatches {
   // sample is a separate micro-batch, or is cut into parts of about `part` tokens (0: `tokens`) and at least
   // `smallest_part` (0: no sample is cut). Parts have equal costs. A token costs more the more tokens precede it, so
   // the first part is the largest. `growth`: the cost that each preceding token adds, as a share of the cost of a
-  // sample's first token. If `replicas` share the micro-batches, each gets as many tokens, and in a long job the last
-  // ones are smaller, down to an eighth, so that all replicas end at about the same time.
+  // sample's first token. If `replicas` share the micro-batches, each gets equally many tokens, and in a long job the
+  // last ones are smaller, down to an eighth, so that all replicas end at about the same time.
   struct Size {
     int64_t samples = 0, tokens = 0, smallest_part = 0, part = 0;
     double growth = 0;
