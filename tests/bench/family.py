@@ -2,6 +2,7 @@
 """Models of the family at full size with random weights: how fast they load, score and decode on one device, and how far they are from transformers.
 
     family.py PROGRAMS DIR MODEL... [--device cuda] [--shards DIR] [--no-reference] [--json FILE]
+    family.py PROGRAMS DIR lfm3-1.7b --lengths 1000 100000 [--device cuda] [--json FILE]
 
 PROGRAMS holds lfm2_stage and weights-tools. MODEL is a built-in configuration or a config.json. DIR gets the checkpoint of one model at a time, in bf16, and
 the folder of --shards (default: DIR) its shards; each is removed after its last use, so a model of 48 GB needs 48 GB in each of two places.
@@ -11,6 +12,10 @@ of its floor that one sequence reaches (bytes of the weights that a token meets,
 of samples of 32 tokens and one of 512. A sample is left out of the difference and counted as a tie where an expert that is chosen lies within 1e-5 of
 one that is not, because rounding alone may choose the other. Needs torch, transformers (5.24 for lfm3), h5py, numpy. Ends with 1 where a difference is
 over 1e-3 of the largest logit.
+
+With --lengths, a row instead for each kind of token mixer that the model has: of eight such layers, after a prompt of each length, the milliseconds of a
+token of one sequence and the bytes of the caches. Layers with a window cost the same after every length. Ends with 1 where their token takes over 1.2
+times as long after the last length as after the first.
 """
 import argparse, json, os, pathlib, shutil, subprocess, sys
 
@@ -119,6 +124,39 @@ class Model:
         return row
 
 
+def config_of(name):
+    path = pathlib.Path(__file__).resolve().parents[2] / "src/stage/model/configs" / f"{name}.json"
+    return json.loads((path if path.exists() else pathlib.Path(name)).read_text())
+
+
+def measure_lengths(args, name):
+    """Prints and returns a row for each kind of layer; True where a window costs more after a longer text."""
+    config, wrong = config_of(name), False
+    kinds = sorted(set(config["layer_types"]))
+    print("| eight layers | " + " | ".join(f"after {n}: ms a token | caches, MB" for n in args.lengths) + " |\n|---|" + "---|---|" * len(args.lengths), flush=True)
+    for kind in kinds:
+        args.folder.joinpath("config.json").write_text(
+            json.dumps(config | {"layer_types": [kind] * 8, "num_hidden_layers": 8, "max_position_embeddings": max(args.lengths) + 64}))
+        model = Model(args, args.folder / "config.json")
+        row = {"model": name, "layers": kind, "lengths": args.lengths, "token_ms": [], "cache_bytes": []}
+        try:
+            model.tools("synth", "--config", model.name, "--dtype", "bf16", "--out", model.folder)
+            model.tools("split", model.folder, "--stages", 1, "--out", model.shards)
+            for length in args.lengths:
+                report = model.run("length", "--samples", 1, "--length", length, "--max-tokens", 64, "--ignore-eos")
+                row["token_ms"].append(1e3 * report["generation"]["next_token_seconds"]["median"])
+                row["cache_bytes"].append(report["stages"][0]["cache_bytes"])
+        finally:
+            model.remove()
+        print(f"| {kind} | " + " | ".join(f"{ms:.3f} | {size / 1e6:.2f}" for ms, size in zip(row["token_ms"], row["cache_bytes"])) + " |", flush=True)
+        if kind == "sliding_attention":
+            wrong |= row["token_ms"][-1] > 1.2 * row["token_ms"][0]
+        if args.json:
+            with open(args.json, "a") as lines:
+                lines.write(json.dumps(row) + "\n")
+    return wrong
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("programs", type=pathlib.Path)
@@ -129,8 +167,11 @@ def main():
     parser.add_argument("--samples", type=int, default=1024, help="of the scoring job, to try the script itself with few")
     parser.add_argument("--no-reference", action="store_true", help="without transformers")
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--lengths", type=int, nargs="+", help="compare kinds of layers after prompts of these lengths instead")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
+    if args.lengths:
+        sys.exit(any([measure_lengths(args, name) for name in args.models]))
     speeds = ceilings(["0"]) if args.device == "cuda" else {}
     copy = float(speeds["0"].split()[1]) * 1e9 if speeds else None
     print(f"ceilings: {speeds.get('0', 'not measured')}\n\n| model | load, s | 1024 x 32, samples/s | decode 1, tokens/s (share of its floor) | 256 | largest difference (largest logit; ties) |\n|---|---|---|---|---|---|", flush=True)
