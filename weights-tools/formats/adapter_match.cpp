@@ -36,11 +36,10 @@ constexpr std::array kOtherParts = std::to_array<OtherPart>({
     {".lora_embedding_B", "an adapter of the embedding"},
 });
 
-// The name in checkpoints of what PEFT names as transformers does in memory: LFM3's gates of heads are g_proj there.
+// The name in checkpoints of a tensor that PEFT names as transformers does in memory.
 std::string name_in_files(std::string name) {
-  constexpr std::string_view kInMemory = ".g_proj.";
-  if (const size_t at = name.find(kInMemory); at != std::string::npos)
-    name.replace(at, kInMemory.size(), ".gate_proj.");
+  const size_t at = name.find(fmt::format(".{}.", kGatesInMemory));
+  if (at != std::string::npos) name.replace(at + 1, kGatesInMemory.size(), kGatesInFiles);
   return name;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/checked_file.h"
@@ -45,6 +46,10 @@ struct MatchedTensors {
   // The stored LM head of a model whose LM head is tied; it must equal the embedding.
   std::optional<RawTensor> tied_head;
 };
+
+// LFM3's gates of heads: transformers saves them as gate_proj, and calls them g_proj in memory, as PEFT and some
+// writers of files do.
+inline constexpr std::string_view kGatesInFiles = "gate_proj", kGatesInMemory = "g_proj";
 
 // `found` has Hugging Face names. The experts of a layer may be called gate_proj, up_proj and down_proj, or be fused
 // (gate_up_proj, down_proj); fused ones are returned one by one. expert_bias may be named expert_bias.weight. Scales of

@@ -151,11 +151,11 @@ void match_scale(MatchedTensors& matched, RawTensors& found, const ModelConfig& 
 
 }  // namespace
 
-// transformers saves the gates of heads as gate_proj, and calls them g_proj in memory, as some writers of files do.
 static void rename_gates(RawTensors& found, int64_t layer, const std::string& what) {
   const std::string block = layer_prefix(layer) + "self_attn.";
   for (const std::string_view ending : {"weight", "weight_scale", "weight_scale_inv"})
-    rename(found, fmt::format("{}g_proj.{}", block, ending), fmt::format("{}gate_proj.{}", block, ending), what);
+    rename(found, fmt::format("{}{}.{}", block, kGatesInMemory, ending),
+           fmt::format("{}{}.{}", block, kGatesInFiles, ending), what);
 }
 
 MatchedTensors match_tensors(const ModelConfig& config, RawTensors found, const std::string& what) {
