@@ -54,6 +54,10 @@ void SequenceTable::admit(const Admission& one) {
   for (size_t i = 0; i < one.pages.size(); ++i) give_page(sequence, one.pages[i], i < prefix);
   if (windows_) {
     sequence.first_window_page = sequence.end_window_page = shape_.first_window_page(one.num_cached);
+    expect(std::all_of(sequence.pages.begin() + sequence.first_window_page,
+                       sequence.pages.begin() + static_cast<std::ptrdiff_t>(prefix),
+                       [this](int32_t page) { return windows_->has(page); }),
+           "SequenceTable: a prefix whose window is gone");
     hold_window(sequence, static_cast<int64_t>(prefix));
   }
   if (prefix > 0) sequence.conv_state = static_cast<int32_t>(shape_.first_page_row()) + sequence.pages[prefix - 1];

@@ -81,5 +81,22 @@ TEST(WindowPagesTest, ASequenceMovesThroughThem) {
   EXPECT_EQ(table.windows()->held(), 0);
 }
 
+TEST(WindowPagesTest, APrefixWithoutItsWindowIsRefused) {
+  CacheShape shape{.slots = 2, .page_size = 2, .keeps_prefixes = true, .window = 3};
+  shape.set_pages(8, 4);
+  SequenceTable table(shape);
+  StepArrays arrays;
+  const auto admission = [](int32_t slot, int32_t cached, Ints pages) {
+    return Admission{
+        .slot = slot, .prompt = 6, .num_tokens = 6, .num_cached = cached, .request = {.max_new = 9}, .pages = pages};
+  };
+  table.apply({.admitted = {admission(0, 0, {0, 1, 2})}, .entries = {{.slot = 0, .count = 4}}}, 8, arrays);
+  EXPECT_THROW(table.apply({.admitted = {admission(1, 4, {0, 2, 3})}}, 8, arrays), Error);  // 2 is not filled
+  table = SequenceTable(shape);
+  table.apply({.admitted = {admission(0, 0, {0, 1, 2})}, .entries = {{.slot = 0, .count = 4}}}, 8, arrays);
+  table.apply({.admitted = {admission(1, 4, {0, 1, 3})}, .entries = {{.slot = 1, .count = 2}}}, 8, arrays);
+  EXPECT_EQ(arrays.window_table[1], table.windows()->of(1));
+}
+
 }  // namespace
 }  // namespace lfm2::test
