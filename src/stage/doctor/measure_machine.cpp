@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "comm/stall.h"
 #include "stage/job/session.h"
@@ -32,7 +33,7 @@ CostCurve first_of(CostCurve curve, size_t count) {
 // What is measured on this rank, one block at a time.
 class HostTimer {
  public:
-  HostTimer(const Options& options, const Machine& machine, const ShardSet& shards, DType compute)
+  HostTimer(const Options& options, const Machine& machine, const ShardSet& shards, DType compute, int64_t ranks)
       : machine_(machine), shards_(shards), config_(shards.config()), compute_(compute), kinds_(block_kinds(config_)) {
     for (const int64_t length : {kShortSample, machine.cuda ? kLongCudaSample : kLongCpuSample, options.length})
       add_once(lengths_, std::min(length, config_.max_positions));
@@ -43,8 +44,9 @@ class HostTimer {
     if (token_sizes_.empty())
       throw Error(ExitCode::kUnavailable, "--save: the GPU has too little free memory for the smallest micro-batch");
     // A whole sample is a micro-batch of a single rank.
-    if (!machine.cuda)
-      for (const int64_t length : lengths_) add_once(token_sizes_, length);
+    if (machine.cuda) return;
+    for (const int64_t length : lengths_) add_once(token_sizes_, length);
+    others_.emplace(*machine.backend, other_weight_bytes(config_, compute, ranks));
   }
 
   // `together`: called before each measurement, so that all ranks measure the same at a time.
@@ -58,7 +60,7 @@ class HostTimer {
     const std::vector<int64_t> rows = saved_row_sizes();
     with_block(shards_, *machine_.backend, compute_, config_.layers * kBlocksOfLayer - 1, [&](const Stage& stage) {
       together();
-      costs.head = measure_head_curve(*machine_.backend, stage, compute_, rows);
+      costs.head = measure_head_curve(*machine_.backend, stage, compute_, rows, others());
     });
     return costs;
   }
@@ -71,10 +73,10 @@ class HostTimer {
     });
   }
   void time(const Stage& stage, HostCosts& costs, const std::function<void()>& together) const {
-    const double warm = machine_.cuda ? kWarmSeconds : 0;
+    const TimedConditions conditions{.warm_seconds = machine_.cuda ? kWarmSeconds : 0, .others = others()};
     const auto curve = [&](TimedSamples samples, const std::vector<int64_t>& sizes) {
       together();
-      return measure_stage_curve(*machine_.backend, stage, compute_, samples, sizes, warm);
+      return measure_stage_curve(*machine_.backend, stage, compute_, samples, sizes, conditions);
     };
     // A feed-forward does not know which tokens belong together.
     const bool once = !stage.layers().has_mixer(stage.layers().first);
@@ -95,12 +97,15 @@ class HostTimer {
     }
   }
 
+  const OtherWeights* others() const { return others_ ? &*others_ : nullptr; }
+
   const Machine& machine_;
   const ShardSet& shards_;
   const ModelConfig& config_;
   const DType compute_;
   const BlockKinds kinds_;
   std::vector<int64_t> lengths_, cached_, token_sizes_;
+  std::optional<OtherWeights> others_;  // on CPUs
 };
 
 // The mean of the ranks' times, on rank 0.
@@ -187,7 +192,7 @@ MachineCosts measure_machine(const Options& options, const MpiWorld& world, cons
     const MpiGroup group(world, takes_part ? 1 : 0);
     HostCosts one{.ranks = ranks, .samples = {}, .steps = {}, .head = {}};
     if (takes_part)
-      one = HostTimer(options, timed, shards, compute).measure(ranks, [&] {
+      one = HostTimer(options, timed, shards, compute, ranks).measure(ranks, [&] {
         group.barrier(timeout, "measurement of blocks");
         group.watchdog().enter({.phase = Phase::kPrepare, .limit_seconds = timeout});
       });

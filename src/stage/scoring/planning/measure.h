@@ -6,6 +6,7 @@
 #include <span>
 
 #include "kernels/backend.h"
+#include "kernels/tensor_memory.h"
 #include "stage/model/stage.h"
 #include "stage/scoring/planning/costs.h"
 
@@ -20,6 +21,29 @@ struct TimedSamples {
   std::optional<int64_t> cached = {};
 };
 
+// Stands for the weights that a CPU rank reads between two uses of a layer's weights. A rank that reads it before each
+// measurement finds the layer's weights in the processors' caches only as far as a run does.
+class OtherWeights {
+ public:
+  OtherWeights(Backend& backend, size_t bytes);
+  void read(Ops& ops) const;                          // by all threads
+  const Tensor& product() const { return product_; }  // what read() computes from them
+
+ private:
+  TensorMemory memory_;
+  Tensor row_, weights_, product_;
+};
+// The bytes of such weights for each of `ranks` ranks of a host, which have the model together: no more than caches
+// hold.
+size_t other_weight_bytes(const ModelConfig& config, DType compute, int64_t ranks);
+
+// What precedes measurements that are saved. The device works for `warm_seconds`, so that its clock is that of a long
+// job. With `others`, a time is the median of several instead of the least.
+struct TimedConditions {
+  double warm_seconds = 0;
+  const OtherWeights* others = nullptr;
+};
+
 // Times the stage's layers on random hidden states of two sizes. A stage after the pruning is also timed on all tokens.
 // Frees all memory that it allocates.
 StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute, TimedSamples samples,
@@ -28,12 +52,12 @@ StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute
 StageTime measure_head_time(Backend& backend, const Stage& stage, DType compute);
 
 // The same for several ascending sizes. A size below the samples' length is a part from the middle of a sample, and a
-// number of sequences has the cached tokens that fit into the timing's caches. The device works for `warm_seconds`
-// before, so that its clock is that of a long job.
+// number of sequences has the cached tokens that fit into the timing's caches.
 CostCurve measure_stage_curve(Backend& backend, const Stage& stage, DType compute, TimedSamples samples,
-                              std::span<const int64_t> sizes, double warm_seconds = 0);
+                              std::span<const int64_t> sizes, TimedConditions conditions = {});
 // The most sequences that are timed with this number of cached tokens each.
 int64_t max_timed_sequences(int64_t cached);
-CostCurve measure_head_curve(Backend& backend, const Stage& stage, DType compute, std::span<const int64_t> rows);
+CostCurve measure_head_curve(Backend& backend, const Stage& stage, DType compute, std::span<const int64_t> rows,
+                             const OtherWeights* others = nullptr);
 
 }  // namespace lfm2

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "support/golden.h"
 #include "support/loaded_stage.h"
 
@@ -47,6 +50,42 @@ TEST(MeasureStageTimeTest, TheHeadTakesLongerForMoreRows) {
   const StageTime head = measure_head_time(loaded.backend, loaded.stage(), DType::kF32);
   EXPECT_GT(head.seconds(1), 0);
   EXPECT_GT(head.per_token, 0);
+}
+
+TEST(OtherWeightsTest, EveryByteIsRead) {
+  LoadedStage loaded("mini-24", {0, 1}, DType::kF32);
+  constexpr int64_t kColumns = 1024, kRows = 300;
+  const OtherWeights others(loaded.backend, kColumns * kRows * sizeof(float));
+  others.read(loaded.backend.ops());
+  ASSERT_EQ(others.product().numel(), kRows);
+  for (int64_t row = 0; row < kRows; ++row) EXPECT_EQ(others.product().as<const float>()[row], kColumns);  // all are 1
+}
+
+TEST(OtherWeightsTest, RanksOfAHostShareTheModelAndTheCaches) {
+  const ModelConfig config = ShardSet::open(golden_shards("mini-24", 4)).config();
+  const size_t all = other_weight_bytes(config, DType::kF32, 1);
+  EXPECT_GT(all, static_cast<size_t>(config.vocab * config.hidden) * sizeof(float));
+  EXPECT_EQ(other_weight_bytes(config, DType::kF32, 4), all / 4);
+  ModelConfig large = config;
+  large.vocab = int64_t{1} << 30;
+  EXPECT_EQ(other_weight_bytes(large, DType::kF32, 2), size_t{256} << 20);
+}
+
+// A layer that fits the caches takes longer if they are full of other weights. Of several attempts one suffices, since
+// other work on the machine fills them as well.
+TEST(OtherWeightsTest, TheCachesAreFullOfThem) {
+  LoadedStage loaded("mini-24", {1, 1}, DType::kF32);
+  const OtherWeights others(loaded.backend, size_t{64} << 20);
+  const std::vector<int64_t> sizes{1};
+  double largest = 0;
+  for (int attempt = 0; attempt < 5 && largest < 1.5; ++attempt) {
+    const auto seconds = [&](const OtherWeights* read) {
+      return measure_stage_curve(loaded.backend, loaded.stage(), DType::kF32, {.cached = 32}, sizes, {.others = read})
+          .seconds.front();
+    };
+    largest = std::max(largest, seconds(&others) / seconds(nullptr));
+  }
+  EXPECT_GT(largest, 1.5);
 }
 
 }  // namespace
