@@ -1,5 +1,4 @@
-// qk_norm_rope, attention, attention over cached keys and values, and gates: each token and head is computed
-// separately.
+// qk_norm_rope, and attention with and without cached keys and values: each token and head is computed separately.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -130,13 +129,33 @@ int64_t cache_row(const Batch& batch, const KeyValueCache& cache, int64_t sequen
   return id * page_size + position % page_size;
 }
 
-// Reads a row of the cache's heads [rows, d] as fp32.
-void read_head(const Tensor& heads, const uint8_t* scales, int64_t row, float* values) {
+// Reads `count` rows of the cache's heads [rows, d] from `row` on, `step` rows apart, as fp32.
+void read_heads(const Simd& simd, const Tensor& heads, const uint8_t* scales, int64_t row, int64_t step, int64_t count,
+                float* values) {
   const int64_t d = heads.dim(1);
-  if (heads.dtype == DType::kF8)
-    scale_elements(heads.as<const F8>() + row * d, d, scale_of(scales[row]), values);
-  else
-    convert(heads.dtype, heads.rows(row, 1).data, DType::kF32, values, static_cast<size_t>(d));
+  if (heads.dtype != DType::kF8)
+    return simd.widen({.data = heads.rows(row, 1).data,
+                       .type = heads.dtype,
+                       .stride = static_cast<size_t>(step * d),
+                       .rows = static_cast<size_t>(count),
+                       .k = static_cast<size_t>(d)},
+                      values);
+  for (int64_t i = 0; i < count; ++i, row += step)
+    scale_elements(heads.as<const F8>() + row * d, d, scale_of(scales[row]), values + i * d);
+}
+
+// Whether this sequence and the one before have one token each, at the same position or at neighbouring ones, and read
+// the same pages up to the first of these. So are the rows of a draft block.
+bool shares_keys(AttentionShape shape, const Batch& batch, int64_t page_size, int64_t sequence) {
+  const int32_t* token = batch.offsets.as<const int32_t>() + sequence;  // of this sequence
+  if (token[0] - token[-1] != 1 || token[1] - token[0] != 1) return false;
+  const auto* position = batch.positions.as<const int32_t>() + token[0];
+  if (position[0] - position[-1] != 0 && position[0] - position[-1] != 1) return false;
+  const int64_t width = batch.page_table.dim(1);
+  const int64_t first = (position[-1] + 1 - keys_of(shape, position[-1])) / page_size;
+  const int64_t end = position[-1] / page_size + 1;
+  const auto* pages = batch.page_table.as<const int32_t>() + sequence * width;
+  return first >= 0 && end <= width && std::equal(pages + first, pages + end, pages + first - width);
 }
 
 }  // namespace
@@ -262,15 +281,23 @@ void CpuOps::qk_norm_rope_append(const Tensor& qkv, const Tensor& q_weight, cons
 }
 
 // Cuts the batch's output tokens into ranges, so that several threads can share a long run of one sequence. Each range
-// gathers its keys again, which costs little compared with the products of its tokens with them.
+// gathers its keys again, which costs little compared with the products of its tokens with them. Rows of a draft block
+// share a range, as far as each thread still gets one.
 constexpr int64_t kRangeTokens = 16;
-void CpuOps::cut_tokens(const Batch& batch) {
+void CpuOps::cut_tokens(AttentionShape shape, const Batch& batch, int64_t page_size) {
   token_ranges_.clear();
   const auto* offsets = batch.offsets.as<const int32_t>();
+  const int64_t most_rows =
+      std::clamp<int64_t>(batch.sequences * shape.kv_heads / static_cast<int64_t>(pool_.threads()), 1, kRangeTokens);
   for (int64_t sequence = 0; sequence < batch.sequences; ++sequence) {
     const int64_t end = offsets[sequence + 1];
     int64_t first = offsets[sequence];
     if (batch.output_tokens > 0) first = std::max(first, end - batch.output_tokens);
+    if (sequence > 0 && token_ranges_.back().end - token_ranges_.back().first < most_rows &&
+        shares_keys(shape, batch, page_size, sequence)) {
+      token_ranges_.back() = {sequence, token_ranges_.back().first, end};
+      continue;
+    }
     for (; first < end; first += kRangeTokens)
       token_ranges_.push_back({sequence, first, std::min(first + kRangeTokens, end)});
   }
@@ -287,7 +314,8 @@ void CpuOps::cached_attention(const Tensor& qkv, AttentionShape shape, const Bat
   const Tensor value_heads = cache.values.reshape({cache.values.numel() / d, d});
   const float* in = as_float(qkv, activations_);
   const auto* positions = batch.positions.as<const int32_t>();
-  cut_tokens(batch);
+  const int64_t page_size = cache.keys.dim(1);
+  cut_tokens(shape, batch, page_size);
   const HeadGroup largest = group_of(shape, keys_of(shape, batch.max_length - 1), d);
   // Scratch of a worker: the keys and then the values of one head as fp32, then what attend() needs.
   const int64_t head_floats = std::min(batch.max_length, static_cast<int64_t>(largest.length) + kRangeTokens - 1) * d;
@@ -298,19 +326,23 @@ void CpuOps::cached_attention(const Tensor& qkv, AttentionShape shape, const Bat
     const TokenRange& range = token_ranges_[item / static_cast<size_t>(shape.kv_heads)];
     const auto kv = static_cast<int64_t>(item) % shape.kv_heads;
     // The positions that the range's tokens read: from the first key of the first token to the last token itself.
-    const int64_t end = positions[range.end - 1] + 1, first_token = end - (range.end - range.first);
-    expect(first_token >= 0 && end <= batch.max_length, "cached_attention: a position beyond its sample");
+    const int64_t end = positions[range.end - 1] + 1, first_token = positions[range.first];
+    expect(first_token >= 0 && first_token < end && end <= batch.max_length,
+           "cached_attention: a position beyond its sample");
     const int64_t first = first_token + 1 - keys_of(shape, first_token);
     float* keys = scratch + static_cast<int64_t>(worker) * worker_floats;
     float* values = keys + head_floats;
-    for (int64_t position = first; position < end; ++position) {
+    for (int64_t position = first, in_page; position < end; position += in_page) {
+      in_page = std::min(page_size - position % page_size, end - position);
       const int64_t row = cache_row(batch, cache, range.sequence, position) * shape.kv_heads + kv;
-      read_head(key_heads, cache.key_scales, row, keys + (position - first) * d);
-      read_head(value_heads, cache.value_scales, row, values + (position - first) * d);
+      for (const bool of_values : {false, true})
+        read_heads(simd_, of_values ? value_heads : key_heads, of_values ? cache.value_scales : cache.key_scales, row,
+                   shape.kv_heads, in_page, (of_values ? values : keys) + (position - first) * d);
     }
     HeadGroup group = largest;
     for (int64_t token = range.first; token < range.end; ++token) {
-      expect(positions[token] == end - (range.end - token), "cached_attention: positions with a gap");
+      const int64_t step = token == range.first ? 0 : positions[token] - positions[token - 1];
+      expect(step == 0 || step == 1, "cached_attention: positions with a gap");
       const int64_t length = keys_of(shape, positions[token]);
       group.query = in + token * columns + kv * queries * d;
       group.keys = keys + (positions[token] + 1 - length - first) * d;
@@ -319,25 +351,6 @@ void CpuOps::cached_attention(const Tensor& qkv, AttentionShape shape, const Bat
       attend(simd_, group, values + head_floats, out.dtype,
              heads_out.rows(token * shape.heads + kv * queries, queries).data);
     }
-  });
-}
-
-void CpuOps::gate_heads(const Tensor& qkv, AttentionShape shape, const Tensor& out) {
-  const int64_t d = shape.head_dim, columns = shape.qkv_columns();
-  expect(shape.gated && qkv.rank == 2 && qkv.dim(1) == columns && out.rank == 2 && out.dim(0) == qkv.dim(0) &&
-             out.dim(1) == shape.heads * d && out.dtype == qkv.dtype && is_float(qkv),
-         "gate_heads: shapes");
-  with_float_type(out.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    for_each_row(out.dim(0), out.dim(1), [&](int64_t token) {
-      for (int64_t head = 0; head < shape.heads; ++head) {
-        float weight = -to_float(qkv.as<const T>()[(token + 1) * columns - shape.heads + head]);
-        simd_.exponentials(&weight, &weight, 1);
-        weight = 1.0f / (1.0f + weight);
-        T* const elements = out.as<T>() + (token * shape.heads + head) * d;
-        for (int64_t i = 0; i < d; ++i) elements[i] = from_float<T>(to_float(elements[i]) * weight);
-      }
-    });
   });
 }
 

@@ -14,8 +14,13 @@ const float* CpuOps::as_float(const Tensor& x, GrowingBuffer& buffer) {
   auto* copy = buffer.reserve<float>(static_cast<size_t>(count));
   for_each_row((count + kPiece - 1) / kPiece, kPiece, [&](int64_t piece) {
     const int64_t first = piece * kPiece;
-    convert(x.dtype, x.data + static_cast<size_t>(first) * size_bytes(x.dtype), DType::kF32, copy + first,
-            static_cast<size_t>(std::min(kPiece, count - first)));
+    const auto numel = static_cast<size_t>(std::min(kPiece, count - first));
+    simd_.widen({.data = x.data + static_cast<size_t>(first) * size_bytes(x.dtype),
+                 .type = x.dtype,
+                 .stride = numel,
+                 .rows = 1,
+                 .k = numel},
+                copy + first);
   });
   return copy;
 }
@@ -143,6 +148,25 @@ void CpuOps::gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out)
     const int32_t row = rows.as<const int32_t>()[i];
     // Tensor::rows() throws for a row outside of x.
     std::memcpy(out.rows(i, 1).data, x.rows(row, 1).data, row_bytes);
+  });
+}
+
+void CpuOps::gate_heads(const Tensor& qkv, AttentionShape shape, const Tensor& out) {
+  const int64_t d = shape.head_dim, columns = shape.qkv_columns();
+  expect(shape.gated && qkv.rank == 2 && qkv.dim(1) == columns && out.rank == 2 && out.dim(0) == qkv.dim(0) &&
+             out.dim(1) == shape.heads * d && out.dtype == qkv.dtype && is_float(qkv),
+         "gate_heads: shapes");
+  with_float_type(out.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for_each_row(out.dim(0), out.dim(1), [&](int64_t token) {
+      for (int64_t head = 0; head < shape.heads; ++head) {
+        float weight = -to_float(qkv.as<const T>()[(token + 1) * columns - shape.heads + head]);
+        simd_.exponentials(&weight, &weight, 1);
+        weight = 1.0f / (1.0f + weight);
+        T* const elements = out.as<T>() + (token * shape.heads + head) * d;
+        for (int64_t i = 0; i < d; ++i) elements[i] = from_float<T>(to_float(elements[i]) * weight);
+      }
+    });
   });
 }
 

@@ -100,11 +100,11 @@ class CpuOps : public Ops {
   }
   void embed_tiled(const Tensor& table, int64_t row, const Tensor& out) const;
 
-  // The tokens [first, end) of the batch, all of one sequence.
+  // The tokens [first, end) of the batch, whose keys are all among those of `sequence`.
   struct TokenRange {
     int64_t sequence = 0, first = 0, end = 0;
   };
-  void cut_tokens(const Batch& batch);
+  void cut_tokens(AttentionShape shape, const Batch& batch, int64_t page_size);
 
   // Each row's log of the sum of exp(logits), valid until the next call. Uses scratch_.
   const double* log_sums(const Tensor& logits);

@@ -55,7 +55,8 @@ void Dspark::append(Ops& ops, Scratch& scratch, const Tensor& taps, const Batch&
 void Dspark::draft(Ops& ops, Scratch& scratch, const Blocks& blocks, const Caches* caches, const Room& room,
                    const Tensor& drafts) const {
   const int64_t texts = blocks.texts, rows = texts * config_.block_size;
-  const Tensor residual = room.residual.rows(0, rows), logits = room.logits.rows(0, rows);
+  const int64_t places = drafts.dim(0);
+  const Tensor residual = room.residual.rows(0, rows), logits = room.logits.rows(0, places * texts);
   const Tensor before = room.before.rows(0, texts), log_probs = room.log_probs.rows(0, texts);
   blocks_.embed(ops, blocks.ids, residual);
   blocks_.forward({.ops = ops,
@@ -64,8 +65,8 @@ void Dspark::draft(Ops& ops, Scratch& scratch, const Blocks& blocks, const Cache
                    .batch = blocks.batch,
                    .caches = caches,
                    .reads = &blocks.reads});
-  blocks_.head(ops, residual, {}, scratch, logits);
-  for (int64_t place = 0; place < config_.block_size; ++place) {
+  blocks_.head(ops, residual.rows(0, places * texts), {}, scratch, logits);
+  for (int64_t place = 0; place < places; ++place) {
     const Tensor own = logits.rows(place * texts, texts), chosen = drafts.at(place);
     ops.embed(place == 0 ? blocks.ids.rows(0, texts) : drafts.at(place - 1), markov_before_, before);
     ops.matmul(before, markov_after_, {}, own, Write::kAdd);

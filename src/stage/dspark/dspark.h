@@ -35,11 +35,12 @@ class Dspark {
   // Memory for the blocks.
   struct Room {
     Tensor residual;   // [rows, hidden] act
-    Tensor logits;     // [rows, vocab] fp32
+    Tensor logits;     // [drafts, vocab] fp32
     Tensor before;     // [texts, rank] act
     Tensor log_probs;  // [texts, 1] fp32
   };
-  // drafts [block_size, texts] int32. Destroys the keys and values of later positions than the texts have.
+  // drafts [up to block_size, texts] int32: the first ones of each block, which is computed whole, as its rows read
+  // each other. Destroys the keys and values of later positions than the texts have.
   void draft(Ops& ops, Scratch& scratch, const Blocks& blocks, const Caches* caches, const Room& room,
              const Tensor& drafts) const;
 

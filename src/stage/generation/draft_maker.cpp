@@ -25,7 +25,7 @@ BatchSizes sizes_of_rows(int64_t rows, int64_t table_width) {
 
 Dspark::Room shapes_of(const DsparkConfig& config, const DraftRoom& room, DType compute) {
   return {.residual = Tensor(nullptr, compute, {room.rows(), config.blocks.hidden}),
-          .logits = Tensor(nullptr, DType::kF32, {room.rows(), config.blocks.vocab}),
+          .logits = Tensor(nullptr, DType::kF32, {room.drafts() * room.texts_in_pass(), config.blocks.vocab}),
           .before = Tensor(nullptr, compute, {room.texts_in_pass(), config.markov_rank}),
           .log_probs = Tensor(nullptr, DType::kF32, {room.texts_in_pass(), 1})};
 }
@@ -63,7 +63,7 @@ uint64_t draft_maker_bytes(const DsparkConfig& config, const DraftMakerSizes& si
   const DraftRoom room(config, sizes);
   const Dspark::Room tensors = shapes_of(config, room, compute);
   const auto spare = static_cast<uint64_t>(sizes.caches.slots * room.spare_pages());
-  const auto drafts = static_cast<uint64_t>(room.passes() * room.rows()) * sizeof(int32_t);
+  const auto drafts = static_cast<uint64_t>(room.passes() * room.drafts() * room.texts_in_pass()) * sizeof(int32_t);
   return spare * draft_page_bytes(config, compute, sizes.caches) + tensors.residual.bytes() + tensors.logits.bytes() +
          tensors.before.bytes() + tensors.log_probs.bytes() + drafts +
          static_cast<uint64_t>(room.passes()) * room.array_bytes() +
@@ -81,7 +81,7 @@ DraftMaker::DraftMaker(Backend& backend, const Dspark& drafter, const DraftMaker
       tensors_(shapes_of(drafter.config(), room_, compute)),
       done_(backend.create_event()) {
   const size_t array_bytes = static_cast<size_t>(room_.passes()) * room_.array_bytes();
-  transfers_.drafts = memory_.allocate(DType::kI32, {room_.passes(), room_.rows()});
+  transfers_.drafts = memory_.allocate(DType::kI32, {room_.passes(), room_.drafts() * room_.texts_in_pass()});
   transfers_.results = backend.allocate_host(transfers_.drafts.bytes());
   transfers_.arrays = backend.allocate(array_bytes);
   transfers_.staging = backend.allocate_host(array_bytes);
@@ -125,11 +125,11 @@ void DraftMaker::enqueue_pass(std::span<const Text> texts, int64_t pass, int64_t
 
   Stream& compute = backend_.compute();
   backend_.copy(compute, device, host, first.bytes + second.bytes);
-  const Tensor drafts = transfers_.drafts.at(pass).rows(0, config.block_size * blocks.texts);
+  const Tensor drafts = transfers_.drafts.at(pass).rows(0, room_.drafts() * blocks.texts);
   const auto work = [this, blocks, drafts, pass] {
     drafter_.draft(backend_.ops(), scratch_, blocks, &caches_, tensors_,
-                   drafts.reshape({drafter_.config().block_size, blocks.texts}));
-    backend_.copy_to_host(transfers_.results.data() + static_cast<size_t>(pass * room_.rows()) * sizeof(int32_t),
+                   drafts.reshape({room_.drafts(), blocks.texts}));
+    backend_.copy_to_host(transfers_.results.data() + static_cast<size_t>(pass) * transfers_.drafts.at(pass).bytes(),
                           drafts);
   };
   Recording* const recording = recording_of(blocks, pass, work);
@@ -155,10 +155,10 @@ Recording* DraftMaker::recording_of(const Dspark::Blocks& blocks, int64_t pass, 
 std::vector<int32_t> DraftMaker::drafts(size_t text) const {
   const auto in_pass = static_cast<size_t>(room_.texts_in_pass());
   const size_t pass = text / in_pass, texts = std::min(in_pass, texts_ - pass * in_pass);
-  const auto* const own =
-      reinterpret_cast<const int32_t*>(transfers_.results.data()) + pass * static_cast<size_t>(room_.rows());
+  const auto* const own = reinterpret_cast<const int32_t*>(transfers_.results.data()) +
+                          pass * static_cast<size_t>(room_.drafts()) * in_pass;
   std::vector<int32_t> drafts;
-  for (int64_t place = 0; place < drafter_.config().block_size; ++place)
+  for (int64_t place = 0; place < room_.drafts(); ++place)
     drafts.push_back(own[static_cast<size_t>(place) * texts + text % in_pass]);
   return drafts;
 }

@@ -2,6 +2,7 @@
 // the drafts that follow the newest tokens of sequences.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <map>
@@ -30,6 +31,8 @@ class DraftRoom {
 
   int64_t texts_in_pass() const { return texts_in_pass_; }  // more texts take several passes
   int64_t rows() const { return texts_in_pass_ * block_size_; }
+  // Drafts of a text: those of a block that a step may verify.
+  int64_t drafts() const { return std::min(block_size_, sizes_.caches.max_drafts); }
   int64_t passes() const { return (sizes_.texts + texts_in_pass_ - 1) / texts_in_pass_; }
   int64_t spare_pages() const { return pages_for(block_size_, sizes_.caches.page_size); }  // of each slot
   int64_t table_width() const { return pages_for(sizes_.longest, sizes_.caches.page_size) + spare_pages(); }
@@ -68,9 +71,9 @@ class DraftMaker {
   // Enqueues the drafts of these texts, at most DraftMakerSizes::texts. Those of an earlier call must be done.
   void enqueue(std::span<const Text> texts, int64_t tag);
   bool done() const { return done_->done(); }
-  std::vector<int32_t> drafts(size_t text) const;  // of the last call, [block_size]
+  std::vector<int32_t> drafts(size_t text) const;  // of the last call, [DraftRoom::drafts()]
 
-  // Of the last call's last pass, [block_size * texts, vocab], with the Markov head's part. For tests.
+  // Of the last call's last pass, [drafts * texts, vocab], with the Markov head's part. For tests.
   const Tensor& logits() const { return tensors_.logits; }
   uint64_t cache_bytes() const { return caches_.bytes(); }
   uint64_t bytes() const { return memory_.bytes() + caches_.bytes() + scratch_bytes_ + transfers_.arrays.bytes(); }
@@ -81,7 +84,7 @@ class DraftMaker {
     std::unique_ptr<Recording> work;
   };
   struct Transfers {
-    Tensor drafts;           // [passes, block_size * texts of a pass] int32
+    Tensor drafts;           // [passes, drafts * texts of a pass] int32
     Buffer results;          // the same on the host
     Buffer arrays, staging;  // the index arrays of all passes on the device and on the host
   };

@@ -21,7 +21,8 @@ const Simd kSimdAmx{"amx",
                     kSimdAvx2.exponentials,
                     kSimdAvx2.silu_multiply,
                     kSimdAvx2.add,
-                    kSimdAvx2.count_magnitudes};
+                    kSimdAvx2.count_magnitudes,
+                    kSimdAvx2.widen};
 
 std::vector<const Simd*> available_simd() {
   if (supported()) return {&kSimdAmx, &kSimdAvx2};  // unit_tests has the portable one

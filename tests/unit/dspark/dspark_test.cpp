@@ -83,52 +83,55 @@ TEST_F(DsparkTest, ContextIsThatOfTheGoldens) {
   }
 }
 
-// Blocks of several texts at a time, after contexts that come in two steps.
+// Blocks of several texts at a time, after contexts that come in two steps. Fewer drafts are the first of a block.
 TEST_F(DsparkTest, DraftsAreThoseOfTheGoldens) {
   weights_.finish();
   const Array texts = read_array(golden(), "texts"), blocks = read_array(golden(), "blocks"),
               expected = read_array(golden(), "drafts"), logits = read_array(golden(), "logits");
   const int64_t block = files_.config.block_size, length = texts.dim(1), pages = pages_for(length, kPage);
-  const CacheShape caches{.slots = blocks.dim(0), .pages = blocks.dim(0) * pages, .page_size = kPage};
-  DraftMaker maker(target_.backend, drafter_,
-                   {.caches = caches, .longest = length, .tokens = length, .texts = blocks.dim(0)}, DType::kF32);
-  std::vector<DraftMaker::Text> wanted;
-  std::vector<std::vector<int32_t>> own_pages(static_cast<size_t>(blocks.dim(0)));
-  for (int64_t i = 0; i < blocks.dim(0); ++i) {
-    const auto start = static_cast<int64_t>(blocks.values[static_cast<size_t>(2 * i + 1)]);
-    const std::vector<int32_t> ids = row(texts, static_cast<int64_t>(blocks.values[static_cast<size_t>(2 * i)]));
-    auto& own = own_pages[static_cast<size_t>(i)];
-    own.resize(static_cast<size_t>(pages));
-    std::iota(own.begin(), own.end(), static_cast<int32_t>(i * pages));
-    std::vector<int32_t> fed(ids.begin(), ids.begin() + start);
-    const Tensor taps = taps_of(fed);
-    for (int64_t first = 0, end = (start + 1) / 2; first < start; first = end, end = start) {
-      BatchArrays arrays;
-      arrays.table_width = pages;
-      arrays.add_cached(first, end - first, own, 0, 0);
-      std::vector<std::byte> memory(BatchTensors(arrays, {}, nullptr).bytes);
-      const BatchTensors batch = fill_arrays(arrays, {}, memory, memory.data());
-      const Tensor rows = memory_.allocate(DType::kF32, {taps.dim(0), end - first, taps.dim(2)});
-      for (int64_t tap = 0; tap < taps.dim(0); ++tap)
-        std::memcpy(rows.at(tap).data, taps.at(tap).rows(first, end - first).data, rows.at(tap).bytes());
-      maker.append(rows, batch.batch);
-    }
-    wanted.push_back(
-        {.token = ids[static_cast<size_t>(start)], .slot = static_cast<int32_t>(i), .position = start, .pages = own});
-  }
-  for (int time = 0; time < 2; ++time) {  // a block leaves the context as it was
-    maker.enqueue(wanted, kUntagged);
-    while (!maker.done()) {
-    }
+  for (const int64_t count : {block, int64_t{2}}) {
+    const CacheShape caches{
+        .slots = blocks.dim(0), .pages = blocks.dim(0) * pages, .page_size = kPage, .max_drafts = count};
+    DraftMaker maker(target_.backend, drafter_,
+                     {.caches = caches, .longest = length, .tokens = length, .texts = blocks.dim(0)}, DType::kF32);
+    std::vector<DraftMaker::Text> wanted;
+    std::vector<std::vector<int32_t>> own_pages(static_cast<size_t>(blocks.dim(0)));
     for (int64_t i = 0; i < blocks.dim(0); ++i) {
-      const std::vector<int32_t> found = maker.drafts(static_cast<size_t>(i));
-      const auto first = expected.values.begin() + i * block;
-      EXPECT_EQ(found, std::vector<int32_t>(first, first + block)) << "block " << i;
-      const int64_t vocab = files_.config.blocks.vocab;
-      for (int64_t place = 0; place < block; ++place)
-        EXPECT_LE(error_of(maker.logits().rows(place * blocks.dim(0) + i, 1).as<const float>(), logits,
-                           (i * block + place) * vocab, vocab),
-                  1e-4f);
+      const auto start = static_cast<int64_t>(blocks.values[static_cast<size_t>(2 * i + 1)]);
+      const std::vector<int32_t> ids = row(texts, static_cast<int64_t>(blocks.values[static_cast<size_t>(2 * i)]));
+      auto& own = own_pages[static_cast<size_t>(i)];
+      own.resize(static_cast<size_t>(pages));
+      std::iota(own.begin(), own.end(), static_cast<int32_t>(i * pages));
+      std::vector<int32_t> fed(ids.begin(), ids.begin() + start);
+      const Tensor taps = taps_of(fed);
+      for (int64_t first = 0, end = (start + 1) / 2; first < start; first = end, end = start) {
+        BatchArrays arrays;
+        arrays.table_width = pages;
+        arrays.add_cached(first, end - first, own, 0, 0);
+        std::vector<std::byte> memory(BatchTensors(arrays, {}, nullptr).bytes);
+        const BatchTensors batch = fill_arrays(arrays, {}, memory, memory.data());
+        const Tensor rows = memory_.allocate(DType::kF32, {taps.dim(0), end - first, taps.dim(2)});
+        for (int64_t tap = 0; tap < taps.dim(0); ++tap)
+          std::memcpy(rows.at(tap).data, taps.at(tap).rows(first, end - first).data, rows.at(tap).bytes());
+        maker.append(rows, batch.batch);
+      }
+      wanted.push_back(
+          {.token = ids[static_cast<size_t>(start)], .slot = static_cast<int32_t>(i), .position = start, .pages = own});
+    }
+    for (int time = 0; time < 2; ++time) {  // a block leaves the context as it was
+      maker.enqueue(wanted, kUntagged);
+      while (!maker.done()) {
+      }
+      for (int64_t i = 0; i < blocks.dim(0); ++i) {
+        const std::vector<int32_t> found = maker.drafts(static_cast<size_t>(i));
+        const auto first = expected.values.begin() + i * block;
+        EXPECT_EQ(found, std::vector<int32_t>(first, first + count)) << "block " << i;
+        const int64_t vocab = files_.config.blocks.vocab;
+        for (int64_t place = 0; place < count; ++place)
+          EXPECT_LE(error_of(maker.logits().rows(place * blocks.dim(0) + i, 1).as<const float>(), logits,
+                             (i * block + place) * vocab, vocab),
+                    1e-4f);
+      }
     }
   }
 }

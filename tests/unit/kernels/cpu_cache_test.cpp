@@ -83,6 +83,50 @@ TEST_F(CachedAttentionTest, OfFp8HasTheBitsOfRoundedSamples) {
       for (const Simd* simd : available_simd()) check(act, shape, *simd);
 }
 
+// Rows of one token each share the keys that they read in common: those of a block, and the first pages of two samples
+// that begin alike, of which the second one has its own pages from the second one on.
+TEST_F(CachedAttentionTest, RowsThatShareKeysHaveTheBitsOfWholeSamples) {
+  constexpr int32_t kLength = 50, kPage = 4, kPages = (kLength + kPage - 1) / kPage;
+  const PackedBatch samples({kLength, kLength});
+  for (const DType act : kFloatTypes)
+    for (const AttentionShape shape : {AttentionShape{8, 2, 24}, {4, 2, 16, false, 7, true}, {3, 3, 10, true}}) {
+      HostTensor qkv(act, {2 * kLength, shape.qkv_columns()}), rounded(act, {2 * kLength, qkv->dim(1)});
+      HostTensor expected(act, {2 * kLength, shape.heads * shape.head_dim});
+      qkv.fill_random(1, 1.5f);
+      std::memcpy(qkv->rows(kLength, kPage).data, qkv->rows(0, kPage).data, qkv->rows(0, kPage).bytes());
+      rounded.fill(shape.fp8_cache ? reference::fp8_keys_values(qkv, shape) : qkv.values());
+      ops.attention(rounded, shape, samples.batch, expected);
+      for (const bool alternate : {false, true})
+        for (const int threads : {1, 3, 64}) {
+          ThreadPool some_pool(threads);
+          CpuOps some(some_pool, *available_simd().front());
+          const CacheTensors<HostTensor> tensors(shape, act, 2 * kPages, kPage);
+          HostTensor rows(act, {4 * kLength, qkv->dim(1)}), out(act, {4 * kLength, expected->dim(1)});
+          std::vector<int32_t> positions, offsets{0}, sequence_of, page_table, from;
+          for (int32_t row = 0; row < 4 * kLength; ++row) {  // each token twice
+            const int32_t sample = alternate ? row / 2 % 2 : row / (2 * kLength);
+            positions.push_back(alternate ? row / 4 : row / 2 % kLength);
+            from.push_back(sample * kLength + positions.back());
+            sequence_of.push_back(row);
+            offsets.push_back(row + 1);
+            for (int32_t page = 0; page < kPages; ++page)
+              page_table.push_back(page > positions.back() / kPage ? -1 : page + (page > 0 ? sample * kPages : 0));
+            std::memcpy(rows->rows(row, 1).data, qkv->rows(from.back(), 1).data, qkv->rows(0, 1).bytes());
+          }
+          Batch batch{.positions = ints(positions), .offsets = ints(offsets), .tokens = rows->dim(0)};
+          batch.sequences = batch.singles = batch.tokens;
+          batch.max_length = kLength;
+          batch.sequence_of = ints(sequence_of);
+          batch.page_table = ints(page_table, batch.tokens);
+          some.append_keys_values(rows, shape, batch, tensors.cache());
+          some.cached_attention(rows, shape, batch, tensors.cache(), out);
+          for (int32_t row = 0; row < 4 * kLength; ++row)
+            ASSERT_TRUE(same_bits(out->rows(row, 1), expected->rows(from[static_cast<size_t>(row)], 1)))
+                << name(act) << ", row " << row << ", " << threads << " threads, alternate " << alternate;
+        }
+    }
+}
+
 TEST_F(CachedShortConvTest, HasTheBitsOfWholeSamples) {
   const PackedBatch samples({1, 60, 7, 2, 3, 4, 23, 5});
   const int64_t hidden = 37;

@@ -124,6 +124,8 @@ struct Simd {
   // The number of n elements of 2 or 4 bytes whose magnitude, the bits without the sign, is at least `begin` and below
   // `end`.
   size_t (*count_magnitudes)(const std::byte* x, size_t element_bytes, size_t n, uint32_t begin, uint32_t end);
+  // out [rows, k] = x in fp32; x is not tiled.
+  void (*widen)(const RowsView& x, float* out);
 
   float dot(const float* x, const float* y, size_t n) const {
     float sum = 0;

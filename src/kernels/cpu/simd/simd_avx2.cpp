@@ -54,5 +54,5 @@ void lane_sums(const Vec (&lanes)[columns][kParts], float* sums) {
 #include "kernels/cpu/simd/simd_body.h"
 
 namespace lfm2 {
-constinit const Simd kSimdAvx2{"avx2", &kMatmul, dots, mix, exponentials, silu_multiply, add, count_magnitudes};
+constinit const Simd kSimdAvx2{"avx2", &kMatmul, dots, mix, exponentials, silu_multiply, add, count_magnitudes, widen};
 }

@@ -4,6 +4,7 @@
 #include "kernels/cpu/simd/simd_body.h"
 
 namespace lfm2 {
-constinit const Simd kSimdAvx512{"avx512", &kMatmul, dots, mix, exponentials, silu_multiply, add, count_magnitudes};
-constinit const Simd kSimdAmx{"amx", &kMatmulAmx, dots, mix, exponentials, silu_multiply, add, count_magnitudes};
+constinit const Simd kSimdAvx512{"avx512", &kMatmul,         dots, mix, exponentials, silu_multiply,
+                                 add,      count_magnitudes, widen};
+constinit const Simd kSimdAmx{"amx", &kMatmulAmx, dots, mix, exponentials, silu_multiply, add, count_magnitudes, widen};
 }  // namespace lfm2

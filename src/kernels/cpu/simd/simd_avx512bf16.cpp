@@ -69,7 +69,7 @@ constinit const MatmulKernel kMatmulPairs{.tile_rows = kTileRows,
 
 }  // namespace
 
-constinit const Simd kSimdAvx512Bf16{"avx512bf16", &kMatmulPairs, dots, mix,
-                                     exponentials, silu_multiply, add,  count_magnitudes};
+constinit const Simd kSimdAvx512Bf16{"avx512bf16", &kMatmulPairs,    dots, mix, exponentials, silu_multiply,
+                                     add,          count_magnitudes, widen};
 
 }  // namespace lfm2

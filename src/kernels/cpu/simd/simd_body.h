@@ -232,6 +232,18 @@ size_t count_magnitudes(const std::byte* x, size_t element_bytes, size_t n, uint
   return count_bits<uint16_t>(x, n, static_cast<uint16_t>(begin), static_cast<uint16_t>(end));
 }
 
+void widen(const RowsView& x, float* out) {
+  with_type(x.type, [&](auto type) {
+    using T = decltype(type);
+    for (size_t r = 0; r < x.rows; ++r, out += x.k) {
+      const T* row = static_cast<const T*>(x.data) + r * x.stride;
+      for_each_vector(x.k, [&](size_t i, size_t count) {
+        store_up_to(out + i, count == kWidth ? load(row + i) : load_some(row + i, count), count);
+      });
+    }
+  });
+}
+
 void silu_multiply(const float* gate, const float* up, float* out, size_t n) {
   for_each_vector(n, [&](size_t i, size_t count) {
     const Vec x = load_up_to(gate + i, count), y = load_up_to(up + i, count);

@@ -51,5 +51,6 @@ void lane_sums(const Vec (&lanes)[columns][kParts], float* sums) {
 #include "kernels/cpu/simd/simd_body.h"
 
 namespace lfm2 {
-constinit const Simd kSimdPortable{"portable", &kMatmul, dots, mix, exponentials, silu_multiply, add, count_magnitudes};
+constinit const Simd kSimdPortable{"portable", &kMatmul,         dots, mix, exponentials, silu_multiply,
+                                   add,        count_magnitudes, widen};
 }
