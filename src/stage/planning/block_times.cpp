@@ -92,10 +92,10 @@ BlockCosts BlockTimes::as_measured(int64_t length, bool prunes) const {
   const auto small = static_cast<double>(sizes.small), large = static_cast<double>(sizes.large);
   BlockCosts costs;
   for (int64_t block = 0; block < config_.layers * kBlocksOfLayer; ++block)
-    costs.blocks.push_back(
-        line_through(sizes, samples(block, small, length, prunes), samples(block, large, length, prunes)));
+    costs.blocks.push_back(line_through(sizes, samples(block, 1, length, prunes), samples(block, small, length, prunes),
+                                        samples(block, large, length, prunes)));
   constexpr TimedSizes kRows{.small = 32, .large = kHeadRows};
-  costs.head = line_through(kRows, head(kRows.small), head(kRows.large));
+  costs.head = line_through(kRows, head(1), head(kRows.small), head(kRows.large));
   return costs;
 }
 

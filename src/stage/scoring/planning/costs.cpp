@@ -21,9 +21,13 @@ constexpr double kLaunchSeconds = 15e-6;  // the small kernels of a block, which
 
 }  // namespace
 
-StageTime line_through(TimedSizes sizes, double small, double large) {
-  const double per_token = std::max(0.0, (large - small) / static_cast<double>(sizes.large - sizes.small));
-  return {.fixed = std::max(0.0, small - per_token * static_cast<double>(sizes.small)), .per_token = per_token};
+// A hot chip is slower, so the line through the two sizes may meet zero tokens below the time of one token, even below
+// zero: then a job would be cut into samples, each of which reads all weights.
+StageTime line_through(TimedSizes sizes, double one, double small, double large) {
+  const auto tokens = static_cast<double>(sizes.large);
+  const double slope = (large - small) / static_cast<double>(sizes.large - sizes.small);
+  const double fixed = std::clamp(small - slope * static_cast<double>(sizes.small), std::min(one, large), large);
+  return {.fixed = fixed, .per_token = (large - fixed) / tokens};
 }
 
 double CostCurve::at(double size) const {
@@ -94,10 +98,10 @@ BlockCosts estimate_costs(const ModelConfig& config, DType compute, double kept)
     return estimate_block_seconds(config, compute, tokens, kept > 0 ? std::max<int64_t>(1, tails) : 0);
   };
   constexpr TimedSizes kSizes;
-  const std::vector<double> small = seconds(kSizes.small), large = seconds(kSizes.large);
+  const std::vector<double> one = seconds(1), small = seconds(kSizes.small), large = seconds(kSizes.large);
   BlockCosts costs{.blocks = {}, .head = {}, .transfer = estimate_transfer(config, compute)};
   for (size_t block = 0; block < small.size(); ++block)
-    costs.blocks.push_back(line_through(kSizes, small[block], large[block]));
+    costs.blocks.push_back(line_through(kSizes, one[block], small[block], large[block]));
   return costs;
 }
 

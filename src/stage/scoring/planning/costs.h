@@ -20,13 +20,14 @@ void for_each_field(MaybeConst<StageTime> auto& time, const auto& each) {  // se
   each(time.fixed, time.per_token);
 }
 
-// The two sizes of micro-batches, in tokens, that are timed.
+// The sizes of micro-batches, in tokens, that are timed beside a single token.
 struct TimedSizes {
   int64_t small = 1024, large = 4096;
 };
 
-// The line through the seconds measured for two sizes.
-StageTime line_through(TimedSizes sizes, double small, double large);
+// The line through the seconds measured for two sizes, or, where it is below the seconds of one token there, the line
+// through those and the seconds of the large size.
+StageTime line_through(TimedSizes sizes, double one, double small, double large);
 
 // Seconds measured for several sizes, which ascend. Lines join them, and the outermost two continue.
 struct CostCurve {

@@ -239,8 +239,9 @@ StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute
   const int64_t past = std::max<int64_t>(0, (samples.length - sizes.large) / 2);
   samples.length = std::clamp<int64_t>(samples.length, 1, sizes.large);
   TimedStage timed(backend, stage, compute, samples, sizes.large, past > 0 ? past + sizes.large : 0);
-  const double small = timed.seconds(sizes.small, past), large = timed.seconds(sizes.large, past);
-  return line_through(sizes, small, large);
+  const double one = timed.seconds(1, past), small = timed.seconds(sizes.small, past),
+               large = timed.seconds(sizes.large, past);
+  return line_through(sizes, one, small, large);
 }
 
 CostCurve measure_stage_curve(Backend& backend, const Stage& stage, DType compute, TimedSamples samples,
@@ -284,8 +285,9 @@ CostCurve measure_head_curve(Backend& backend, const Stage& stage, DType compute
 
 StageTime measure_head_time(Backend& backend, const Stage& stage, DType compute) {
   constexpr TimedSizes kRows{.small = 32, .large = kHeadRows};
-  const CostCurve curve = measure_head_curve(backend, stage, compute, std::array{kRows.small, kRows.large});
-  return line_through(kRows, curve.seconds.front(), curve.seconds.back());
+  const CostCurve curve =
+      measure_head_curve(backend, stage, compute, std::array<int64_t, 3>{1, kRows.small, kRows.large});
+  return line_through(kRows, curve.seconds[0], curve.seconds[1], curve.seconds[2]);
 }
 
 }  // namespace lfm2

@@ -43,6 +43,25 @@ TEST(BestTargetTokensTest, WeighsTheFillAgainstTheFixedCost) {
   EXPECT_LE(best({4, {.fixed = 0.5e-3, .per_token = 1e-6}}, 100000, 50000), kMaxMeasuredTarget);
 }
 
+// Where a hot chip makes the large size slower than four times the small one, a micro-batch still costs what a token
+// does.
+TEST(LineThroughTest, NoMicroBatchIsFree) {
+  constexpr TimedSizes kSizes{.small = 1024, .large = 4096};
+  const StageTime line = line_through(kSizes, 0.2e-3, 1.2e-3, 4.2e-3),
+                  hot = line_through(kSizes, 0.2e-3, 3e-3, 12.1e-3);
+  EXPECT_NEAR(line.fixed, 0.2e-3, 1e-9);
+  EXPECT_NEAR(line.per_token, 3e-3 / 3072, 1e-9);
+  EXPECT_NEAR(line_through(kSizes, 0.2e-3, 2e-3, 5e-3).fixed, 1e-3, 1e-9);  // weights that one token does not read
+  EXPECT_DOUBLE_EQ(hot.fixed, 0.2e-3);
+  EXPECT_NEAR(hot.seconds(4096), 12.1e-3, 1e-9);
+  EXPECT_GE(line_through(kSizes, 2e-3, 1.5e-3, 1e-3).per_token, 0);
+  MicroBatches::Size size = kCudaSize;
+  size.smallest_part = 0;
+  EXPECT_GE(choose(pipeline_of({hot}), {.stages = 1, .tokens = 32768, .length = 32, .size = size, .result_bytes = 8192})
+                .target_tokens,
+            4096);
+}
+
 // One stage is busy all the time, so what is left to choose is how much is handed out at the end.
 TEST(BestTargetTokensTest, WeighsTheLastResultsAgainstTheFixedCost) {
   const auto best = [](double result_bytes) {
