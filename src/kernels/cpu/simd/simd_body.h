@@ -146,6 +146,7 @@ void mix(const Mixture& mixture) {
     size_t d = 0;
     for (; d + kGroups * kLanes <= mixture.n; d += kGroups * kLanes)
       mix_columns<kGroups>(mixture, row, rows, d, kGroups * kLanes);
+    for (; d + 2 * kLanes <= mixture.n; d += 2 * kLanes) mix_columns<2>(mixture, row, rows, d, 2 * kLanes);
     for (; d < mixture.n; d += kLanes)
       mix_columns<1>(mixture, row, rows, d, mixture.n - d < kLanes ? mixture.n - d : kLanes);
   }
