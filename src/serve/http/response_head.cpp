@@ -56,6 +56,14 @@ std::string head_text(const ResponseHead& head) {
   return text;
 }
 
+std::string last_answer(const Response& answer) {
+  return head_text({.status = answer.status,
+                    .content_type = answer.content_type,
+                    .headers = answer.headers,
+                    .length = answer.body.size()}) +
+         answer.body;
+}
+
 void append_chunk(std::string& text, std::string_view bytes) {
   fmt::format_to(std::back_inserter(text), "{:x}\r\n", bytes.size());
   text += bytes;

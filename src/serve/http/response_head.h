@@ -25,6 +25,9 @@ struct ResponseHead {
 // that would break the head, such as a line break.
 std::string head_text(const ResponseHead& head);
 
+// A whole answer after which the connection closes.
+std::string last_answer(const Response& answer);
+
 void append_chunk(std::string& text, std::string_view bytes);  // `bytes` is not empty
 inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
 inline constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";

@@ -2,8 +2,6 @@
 #include "serve/http/server.h"
 
 #include <fmt/format.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -13,7 +11,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <condition_variable>
-#include <functional>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -35,45 +32,12 @@ using boost::system::error_code;
 using tcp = asio::ip::tcp;
 using Clock = std::chrono::steady_clock;
 
-// The kernel's buffers of each connection, which the limits do not count.
-constexpr int kSocketBufferBytes = 256 << 10;
-// Clients that vanish without a word, such as a laptop that was closed, are noticed after about a minute.
-constexpr int kSilentSeconds = 30, kProbeSeconds = 10, kProbes = 3;
 // The pause before the next accept() if there were no descriptors or no memory.
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
-
-void set_option(tcp::socket& socket, int level, int name, int value) {
-  ::setsockopt(socket.native_handle(), level, name, &value, sizeof(value));  // an error only weakens a defence
-}
-
-void set_options(tcp::socket& socket, std::chrono::milliseconds send_time) {
-  error_code ignored;
-  socket.non_blocking(true, ignored);
-  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, kSilentSeconds);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
-  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(send_time.count()));
-}
-
-// Whether the other side closed the connection or broke it, even if unread bytes precede that.
-bool has_hung_up(tcp::socket& socket) {
-  tcp_info info{};
-  socklen_t size = sizeof(info);
-  return ::getsockopt(socket.native_handle(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
-         info.tcpi_state != TCP_ESTABLISHED;
-}
 
 std::string text_of(const tcp::endpoint& end) { return Address{end.address().to_string(), end.port()}.text(); }
 
 }  // namespace
-
-std::string Address::text() const {
-  return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
-}
-
-bool Address::is_loopback() const { return host == "::1" || host.starts_with("127."); }
 
 struct Server::Impl {
   Impl(const Limits& limits, Service all) : service(std::move(all)), shared(std::make_shared<Shared>(limits)) {
@@ -84,6 +48,8 @@ struct Server::Impl {
   void accept();
   void accepted(const error_code& error, tcp::socket socket);
   void forget(const std::shared_ptr<Link>& link);
+  template <class F>
+  void change_all(F&& what);
   void run();
 
   const Service service;
@@ -225,7 +191,7 @@ void Server::Impl::Link::tick() {
   change([this](Connection& connection, Clock::time_point now) {
     if (now >= connection.deadline())
       connection.deadline_passed(now);
-    else if (connection.paused() && has_hung_up(socket_))
+    else if (connection.paused() && has_hung_up(socket_.native_handle()))
       connection.hung_up(now);
   });
 }
@@ -266,7 +232,9 @@ void Server::Impl::accepted(const error_code& error, tcp::socket socket) {
   error_code unknown_peer;
   const tcp::endpoint peer = error ? tcp::endpoint() : socket.remote_endpoint(unknown_peer);
   if (!error && !unknown_peer) {
-    set_options(socket, shared->limits.send_time);
+    error_code ignored;
+    socket.non_blocking(true, ignored);
+    set_options(socket.native_handle(), shared->limits.send_time);
     if (links.size() < shared->limits.max_connections) {
       const auto link = std::make_shared<Link>(*this, std::move(socket), text_of(peer));
       links.insert(link);
@@ -277,14 +245,8 @@ void Server::Impl::accepted(const error_code& error, tcp::socket socket) {
       link->open();
     } else {
       ++refused;
-      const Response answer = error_response(503, "The server has too many connections.");
-      const std::string text = head_text({.status = answer.status,
-                                          .content_type = answer.content_type,
-                                          .headers = answer.headers,
-                                          .length = answer.body.size()}) +
-                               answer.body;
-      error_code ignored;
-      socket.write_some(asio::buffer(text), ignored);
+      const std::string answer = last_answer(error_response(503, "The server has too many connections."));
+      socket.write_some(asio::buffer(answer), ignored);
       socket.shutdown(tcp::socket::shutdown_both, ignored);
     }
   }
@@ -296,6 +258,12 @@ void Server::Impl::forget(const std::shared_ptr<Link>& link) {
   const std::lock_guard lock(mutex);
   connections = links.size();
   if (links.empty()) changed.notify_all();
+}
+
+template <class F>
+void Server::Impl::change_all(F&& what) {
+  const std::vector<std::shared_ptr<Link>> all(links.begin(), links.end());  // a change may close its link
+  for (const auto& link : all) link->change(what);
 }
 
 void Server::Impl::run() {
@@ -325,17 +293,14 @@ Address Server::listen(const std::string& host, uint16_t port) {
   if (error) {
     const auto found = tcp::resolver(impl_->io).resolve(host, "", tcp::resolver::passive, error);
     check(error, "looking up the name");
-    std::vector<asio::ip::address> addresses;
-    for (const auto& entry : found) addresses.push_back(entry.endpoint().address());
-    address = *std::min_element(addresses.begin(), addresses.end(),
-                                [](const auto& a, const auto& b) { return a.is_v4() && !b.is_v4(); });
+    const auto is_v6 = [](const auto& entry) { return entry.endpoint().address().is_v6(); };
+    address = std::ranges::min_element(found, {}, is_v6)->endpoint().address();
   }
   const tcp::endpoint end(address, port);
   tcp::acceptor& acceptor = impl_->acceptor;
   acceptor.open(end.protocol(), error);
   check(error, "socket");
-  for (const int option : {SO_SNDBUF, SO_RCVBUF})
-    ::setsockopt(acceptor.native_handle(), SOL_SOCKET, option, &kSocketBufferBytes, sizeof(kSocketBufferBytes));
+  bound_buffers(acceptor.native_handle());
   acceptor.set_option(tcp::acceptor::reuse_address(true), error);
   check(error, "setsockopt");
   acceptor.bind(end, error);
@@ -360,9 +325,7 @@ void Server::stop_accepting() {
     error_code ignored;
     impl->acceptor.close(ignored);
     impl->accept_pause.cancel();
-    const std::vector<std::shared_ptr<Impl::Link>> links(impl->links.begin(), impl->links.end());
-    for (const auto& link : links)
-      link->change([](Connection& connection, Clock::time_point now) { connection.woken(now); });
+    impl->change_all([](Connection& connection, Clock::time_point now) { connection.woken(now); });
   });
 }
 
@@ -374,9 +337,7 @@ bool Server::wait_until_closed(std::chrono::milliseconds time) {
 void Server::stop() {
   stop_accepting();
   asio::post(impl_->io, [impl = impl_.get()] {
-    const std::vector<std::shared_ptr<Impl::Link>> links(impl->links.begin(), impl->links.end());
-    for (const auto& link : links)
-      link->change([](Connection& connection, Clock::time_point) { connection.close(Gone::kStopped); });
+    impl->change_all([](Connection& connection, Clock::time_point) { connection.close(Gone::kStopped); });
   });
   // The thread ends when nothing is left to wait for.
   if (impl_->thread.joinable()) impl_->thread.join();

@@ -10,16 +10,9 @@
 
 #include "serve/http/limits.h"
 #include "serve/http/service.h"
+#include "serve/http/sockets.h"
 
 namespace lfm2::http {
-
-struct Address {
-  std::string host;  // numeric IP address
-  uint16_t port = 0;
-
-  std::string text() const;  // "127.0.0.1:8000", "[::1]:8000"
-  bool is_loopback() const;  // whether only programs of this machine can connect
-};
 
 struct Counts {
   size_t connections = 0;            // open now
