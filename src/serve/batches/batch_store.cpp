@@ -68,9 +68,9 @@ BatchStore::BatchStore(fs::path folder, Room room, std::chrono::milliseconds pat
   const auto end = std::chrono::steady_clock::now() + patience;
   while (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     if (std::chrono::steady_clock::now() > end)
-      throw Error(
-          ExitCode::kCantCreate,
-          fmt::format("--batch-dir {}: another server uses it, expected a folder of its own", folder_.string()));
+      throw Error(ExitCode::kCantCreate,
+                  fmt::format("--batch-dir {}: another server uses this folder, expected one that no other server uses",
+                              folder_.string()));
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   load();
