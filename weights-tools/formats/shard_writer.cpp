@@ -9,6 +9,7 @@
 
 #include "base/checksum.h"
 #include "stage/hdf5/h5_scan.h"
+#include "stage/shards/shard_folder.h"
 #include "stage/shards/shard_format.h"
 #include "stage/shards/shard_reader.h"
 

@@ -10,6 +10,7 @@
 #include "base/checked_file.h"
 #include "base/error.h"
 #include "base/file_kind.h"
+#include "stage/shards/shard_folder.h"
 #include "stage/shards/shard_reader.h"
 #include "weights-tools/formats/formats.h"
 

@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "base/duration_histogram.h"
 #include "comm/channel.h"
-#include "stage/generation/duration_histogram.h"
 #include "stage/generation/open_completions.h"
 #include "stage/generation/scheduler.h"
 #include "stage/generation/step_runner.h"

@@ -17,33 +17,6 @@ constexpr size_t kMaxRecordings = 256;
 // most shapes never occur again.
 constexpr int64_t kRecordedTime = 4;
 
-// The most kept tokens of a step.
-int64_t tail_rows(const GenerationPlan& plan, const ModelConfig& config, LayerRange layers) {
-  if (!prunes_tokens(config, layers)) return 0;
-  return std::min(plan.max_tokens(), plan.limits.max_sequences * plan.tail_length(config) + plan.limits.draft_rows);
-}
-
-// The arrays of the largest step.
-size_t max_array_bytes(const GenerationPlan& plan) {
-  const int64_t tokens = plan.max_tokens(), sequences = plan.limits.max_rows();
-  BatchSizes largest;
-  largest.positions = largest.sequence_of = tokens;
-  largest.tails = {.rows = tokens, .positions = tokens, .offsets = sequences + 1, .sequence_of = tokens};
-  largest.offsets = sequences + 1;
-  largest.states = largest.keepers = largest.draws = 2 * sequences;
-  largest.last_rows = largest.draw_slots = sequences;
-  if (plan.limits.caches.max_drafts > 0) {
-    largest.here = sequences;
-    largest.drafted = 2 * sequences;
-  }
-  largest.draw_rules = sequences * kRuleWords;
-  largest.scored_rows = largest.targets = plan.max_scored();
-  largest.hidden_rows = plan.max_hidden();
-  largest.page_table = sequences * plan.table_width();
-  if (plan.limits.caches.window > 0) largest.window_table = largest.page_table;
-  return largest.bytes(tokens);
-}
-
 }  // namespace
 
 StepResults::StepResults(std::byte* memory, const ResultShape& shape) {
@@ -73,9 +46,9 @@ StepRunner::StepRunner(const StageLinks& links, const GenerationPlan& plan, DTyp
       caches_(links.backend, links.stage().config(), links.stage().layers(), compute, plan.limits.caches),
       runner_(links, compute,
               {.tokens = plan.max_tokens(),
-               .tail_rows = tail_rows(plan, links.stage().config(), links.stage().layers()),
+               .tail_rows = plan.tail_rows(links.stage().config(), links.stage().layers()),
                .taps = plan.taps_after(links.stage().layers()),
-               .array_bytes = max_array_bytes(plan)},
+               .array_bytes = plan.array_bytes()},
               head_rows()) {
   Backend& backend = links.backend;
   const Stage& stage = links.stage();
@@ -103,30 +76,6 @@ StepRunner::StepRunner(const StageLinks& links, const GenerationPlan& plan, DTyp
     }
   logits_.model = runner_.memory().allocate(DType::kF32, {head_rows(), stage.config().vocab});
   allocate_adjustments(std::min(max_rows, kHeadRows));
-}
-
-uint64_t GenerationPlan::tail_bytes(const ModelConfig& config, LayerRange layers, DType compute) const {
-  return kBuffers * Tensor(nullptr, compute, {tail_rows(*this, config, layers), config.hidden}).bytes();
-}
-
-uint64_t GenerationPlan::prefix_bytes() const {
-  if (!counts || (!limits.caches.keeps_prefixes && limits.caches.max_drafts == 0)) return 0;
-  const int64_t prefixes = limits.caches.keeps_prefixes ? std::max(longest, limits.counted_prefixes) : 0;
-  const int64_t tokens = prefixes + limits.max_sequences * limits.caches.max_drafts;
-  BatchSizes largest;
-  largest.positions = tokens;
-  largest.offsets = limits.max_sequences + 1;
-  largest.keepers = 2 * limits.max_sequences;
-  return largest.bytes(tokens);
-}
-
-uint64_t GenerationPlan::adjustment_bytes(int64_t vocab) const {
-  const auto rows = static_cast<uint64_t>(std::min(limits.max_rows(), kHeadRows));
-  const auto slots = static_cast<uint64_t>(limits.caches.slots), columns = static_cast<uint64_t>(vocab);
-  const auto masks = static_cast<uint64_t>(kBuffers * limits.max_rows() * mask_words(vocab)) * sizeof(uint32_t);
-  return (adjusts() ? rows * columns * sizeof(float) : 0) + (constrained ? masks : 0) +
-         (counts ? slots * columns * sizeof(int32_t) : 0) + slots * static_cast<uint64_t>(edits) * sizeof(LogitEdit) +
-         prefix_bytes();
 }
 
 // Last stage.

@@ -7,8 +7,8 @@
 #include "stage/io/completions.h"
 #include "stage/io/sample_requests.h"
 #include "stage/job/job.h"
-#include "stage/job/output_relay.h"
 #include "stage/job/traffic.h"
+#include "stage/pipeline/output_relay.h"
 #include "stage/pipeline/replica_link.h"
 
 namespace lfm2 {

@@ -1,8 +1,4 @@
-// Micro-batches are cut before the weights are loaded. On a GPU they are cut again after the loaded stages were timed.
 #include "stage/job/scoring_job.h"
-
-#include <algorithm>
-#include <numeric>
 
 #include "base/json/json.h"
 #include "base/stop.h"
@@ -35,183 +31,19 @@ void ScoringJob::resume(Unfinished& begun) {
   output_ = job_.own(resume_output(job_.options.output, job_.output_job(), begun));
 }
 
-// Nothing is loaded yet, so this choice is based on one layer of each kind.
-JobPlan ScoringJob::plan() {
-  const int64_t tokens = share_of_replica(job_.samples->left().tokens);
-  if (!demand().chooses_cut()) {
-    const PipelineChoice choice = given_choice(job_.config(), demand(), tokens);
-    choose_plan(choice.target_tokens);
-    return sizes_of(choice.cut);
-  }
-  const BlockCosts costs = block_costs();
-  std::pair<std::vector<int64_t>, int64_t> chosen;  // the blocks at which pieces end, and the target tokens
-  if (job_.is_first()) {                            // hosts with different processors might choose differently
-    const PipelineChoice choice =
-        choose(costs, pipeline_job(job_.config(), demand(), tokens, max_first_target(job_.machine.cuda)));
-    for (const LayerRange& range : choice.cut) chosen.first.push_back(end_block(range));
-    chosen.second = choice.target_tokens;
-  }
-  chosen = job_.pipeline.broadcast_value(chosen, 0, job_.load_timeout(), "cut");
-  const std::vector<LayerRange> cut = cut_at_blocks(chosen.first);
-  job_.say("cut by what layers cost: " + layers_text(job_.pieces(cut)));
-  choose_plan(chosen.second);
-  return sizes_of(cut);
-}
-
-void ScoringJob::choose_plan(int64_t target_tokens) {
-  if (job_.world.rank() == 0) {
-    const Samples& all = job_.samples->all();
-    if (job_.options.stride > 0 && !windows_ && any_longer(all.offsets, job_.config().max_positions))
-      windows_ = cut_windows(all, job_.config().max_positions, job_.options.stride);
-    const MicroBatches::Size size = micro_batch_size(job_.config(), demand(), target_tokens);
-    if (job_.options.results.embeddings)
-      micro_batches_.emplace(all.input_tokens, all.ids, size);
-    else if (windows_)
-      micro_batches_.emplace(windows_->offsets, windows_->ids, size, &windows_->scored);
-    else
-      micro_batches_.emplace(all.offsets, all.ids, size, job_.options.results.score ? &all.scored : nullptr);
-    plan_ = micro_batches_->plan();
-  }
-  plan_ = job_.world.broadcast_value(plan_, 0, job_.load_timeout(), "plan");
-}
-
-// Of the job's tokens; not none, however few there are.
-int64_t ScoringJob::share_of_replica(int64_t tokens) const {
-  return (tokens + job_.options.replicas - 1) / job_.options.replicas;
-}
-
-ScoringDemand ScoringJob::demand() const {
-  return {.length = mean_length(),
-          .stages = job_.pipeline.size(),
-          .replicas = job_.options.replicas,
-          .micro_batch = job_.options.micro_batch,
-          .virtual_stages = job_.options.virtual_stages,
-          .layer_counts = job_.options.layer_counts,
-          .balance = job_.options.balance,
-          .results = job_.options.results,
-          .compute = job_.compute,
-          .cuda = job_.machine.cuda,
-          .transfer = estimate_transfer(job_.config(), job_.compute,
-                                        job_.machine.transport == Transport::kPeer ? kPeerLink : kNcclLink),
-          .pipelines_on_host = job_.pipelines_on_host(),
-          .result_threads = job_.result_thread_count(),
-          .devices = job_.machine.devices.of_ranks(static_cast<int>(job_.replica()) * job_.pipeline.size(),
-                                                   job_.pipeline.size())};
-}
-
-// The largest micro-batch, in tokens, that leaves half of the device's free memory for transfers, caches and others.
-int64_t ScoringJob::largest_target(const std::vector<LayerRange>& cut) const {
-  const auto buffers = static_cast<uint64_t>(Schedule::max_buffers(job_.shape(cut), plan_.micro_batches));
-  int64_t tokens = max_measured_target(job_.compute, job_.options.results, mean_length());
-  const auto fits = [&] {
-    const StageMemory cost =
-        stage_memory(*job_.shards, job_.pieces(cut), job_.compute, tokens, plan_.max_rows(job_.options.results));
-    return 2 * (cost.total_bytes(buffers) - cost.weight_bytes) <= job_.machine.backend->free_bytes();
-  };
-  while (tokens > kMaxCudaTarget && !fits()) tokens /= 2;
-  return tokens;
-}
-
-int64_t ScoringJob::mean_length() const { return std::min(job_.samples->mean_length(), job_.config().max_positions); }
-
-BlockCosts ScoringJob::block_costs() {
-  const BlockCosts measured = time_blocks(*job_.shards, job_.machine, job_.world, job_.compute, timed_samples(),
-                                          timed_sizes(job_.machine.cuda), job_.load_timeout());
-  for (const int64_t block : block_kinds(job_.config()).examples) {
-    const StageTime& time = measured.blocks[static_cast<size_t>(block)];
-    job_.say(fmt::format("n tokens take {:.4f} + n {:.6f} ms in the {} of layer {}", time.fixed * 1e3,
-                         time.per_token * 1e3, block % kBlocksOfLayer == 0 ? "token mixer" : "feed-forward",
-                         block / kBlocksOfLayer));
-  }
-  job_.say(fmt::format("n rows take {:.4f} + n {:.6f} ms in the LM head", measured.head.fixed * 1e3,
-                       measured.head.per_token * 1e3));
-  return costs_of_job(job_.config(), demand(), measured);
-}
-
-JobPlan ScoringJob::sizes_of(const std::vector<LayerRange>& cut) const {
-  uint64_t cache_bytes = 0;
-  if (plan_.longest_in_parts > 0) {
-    const CacheShape caches = shape_of_caches(plan_.longest_in_parts);
-    for (const LayerRange& piece : job_.pieces(cut))
-      cache_bytes += static_cast<uint64_t>(caches.pages) * page_bytes(job_.config(), piece, job_.compute, caches) +
-                     slot_bytes(job_.config(), piece);
-  }
-  const int buffers = Schedule(job_.shape(cut), job_.pipeline.rank(), plan_.micro_batches).buffers();
-  const BufferSizes sizes = scoring_buffers(job_.config(), job_.pieces(cut), plan_, job_.options.results);
-  return {.cut = cut,
-          .tokens = plan_.max_tokens,
-          .rows = plan_.max_rows(job_.options.results),
-          .buffers = buffers,
-          .job_bytes = cache_bytes +
-                       static_cast<uint64_t>(buffers) * sizes.extra_bytes(job_.config().hidden, job_.compute) +
-                       (micro_batches_ ? micro_batches_->memory_bytes() : 0),
-          .options = "--micro-batch"};
-}
-
-TimedSamples ScoringJob::timed_samples() const {
-  return {.length = mean_length(), .last_positions = job_.options.results.of_last_positions()};
-}
-
-// The estimated share of the work of layers after the last attention that the tails need.
-double ScoringJob::tail_share(LayerRange layers) const {
-  const int64_t length = mean_length(), tail = tail_length(job_.config());
-  const std::vector<double> all = estimate_block_seconds(job_.config(), job_.compute, kMaxCudaTarget, 0);
-  const std::vector<double> cut =
-      estimate_block_seconds(job_.config(), job_.compute, kMaxCudaTarget,
-                             std::max<int64_t>(1, kMaxCudaTarget / length * std::min(length, tail)));
-  const auto sum = [&](const std::vector<double>& seconds) {
-    return std::accumulate(seconds.begin() + first_block(layers), seconds.begin() + end_block(layers), 0.0);
-  };
-  return sum(cut) / sum(all);
-}
-
-void ScoringJob::measure_and_replan(const std::vector<LayerRange>& cut) {
-  std::vector<StageTime> mine;  // of each piece
-  in_turns(job_.world, job_.machine.devices, job_.load_timeout(), [&] {
-    for (const Stage& piece : job_.session->pieces()) {
-      StageTime time = measure_stage_time(*job_.machine.backend, piece, job_.compute, timed_samples());
-      if (job_.options.results.of_last_positions() && starts_pruned(job_.config(), piece.layers())) {
-        const double share = tail_share(piece.layers());
-        time = {.fixed = share * time.fixed, .per_token = share * time.per_token};
-      }
-      job_.say(fmt::format("a micro-batch of n tokens takes {:.3f} + n {:.6f} ms in layers {}", time.fixed * 1e3,
-                           time.per_token * 1e3, layers_text({piece.layers()})));
-      mine.push_back(time);
-    }
-  });
-  const double largest = job_.world.smallest(static_cast<double>(largest_target(cut)), job_.load_timeout());
-  PipelineCosts costs{.shape = job_.shape(cut),
-                      .virtual_stages = std::vector<StageTime>(cut.size()),
-                      .transfer = demand().transfer,
-                      .devices = demand().devices};
-  int64_t stage = 0;
-  for (const auto& pieces : job_.pipeline.gather_values(mine, 0, job_.options.timeout_seconds, "speeds")) {
-    int64_t at = stage++;
-    for (const StageTime& piece : pieces) {
-      costs.virtual_stages[static_cast<size_t>(at)] = piece;
-      at += costs.shape.stages;
-    }
-  }
-  PipelineChoice choice;
-  if (job_.world.rank() == 0)
-    choice = choose_again(job_.config(), demand(), std::move(costs), share_of_replica(plan_.tokens),
-                          static_cast<int64_t>(largest));
-  choose_plan(choice.target_tokens);
-  plan_.late = choice.late;
-}
-
 void ScoringJob::open(const JobPlan& plan) {
-  if (job_.machine.cuda && job_.options.micro_batch == 0) measure_and_replan(plan.cut);
+  if (job_.machine.cuda && job_.options.micro_batch == 0) planner_.measure_and_replan(plan.cut);
+  const BatchPlan& batches = planner_.batches();
   job_.say(fmt::format("layers {}, {} micro-batches of up to {} tokens{}", layers_text(job_.pieces(plan.cut)),
-                       plan_.micro_batches, plan_.max_tokens,
-                       plan_.late.samples == 0
+                       batches.micro_batches, batches.max_tokens,
+                       batches.late.samples == 0
                            ? ""
                            : fmt::format(", {} samples of the last one after the others from layer {} on",
-                                         plan_.late.samples, plan_.late.layer)));
-  const StageLinks links = job_.session->links(Schedule::max_buffers(job_.shape(plan.cut), plan_.micro_batches));
+                                         batches.late.samples, batches.late.layer)));
+  const StageLinks links = job_.session->links(Schedule::max_buffers(job_.shape(plan.cut), batches.micro_batches));
   if (job_.options.replicas > 1)
     links_.emplace(job_.world, job_.pipeline.size(), job_.options.timeout_seconds, kSilentTimeoutsOfRank0);
-  scorer_.emplace(links, plan_, job_.compute, job_.options.results, !job_.options.trace.empty());
+  scorer_.emplace(links, batches, job_.compute, job_.options.results, !job_.options.trace.empty());
   open_reference();
   open_output();
 }
@@ -248,9 +80,9 @@ void ScoringJob::open_output() {
 std::unique_ptr<BatchSource> ScoringJob::make_source(const std::function<void(int64_t)>& on_passed_on) {
   if (!job_.is_first()) return nullptr;
   if (job_.replica() > 0) return std::make_unique<RemoteBatches>(*links_);
-  if (!links_) return std::make_unique<FrontBatches>(*micro_batches_);
+  if (!links_) return std::make_unique<FrontBatches>(planner_.micro_batches());
   return std::make_unique<FrontBatches>(
-      *micro_batches_,
+      planner_.micro_batches(),
       FrontBatches::Sharing{*links_, [this](const MicroBatch& one) { return ends_samples(one); }, on_passed_on});
 }
 
@@ -306,7 +138,7 @@ RunEnd ScoringJob::run() {
   if (!job_.samples->numbers().all_are_left()) consumers = {&renumbered};
   // The last stage shows the progress, as it knows what is finished. With replicas rank 0 does, which hears of all.
   const bool shows = job_.options.replicas > 1 ? job_.world.rank() == 0 : job_.is_last();
-  Progress progress("run", static_cast<uint64_t>(plan_.samples), Progress::Unit::kSamples,
+  Progress progress("run", static_cast<uint64_t>(planner_.batches().samples), Progress::Unit::kSamples,
                     shows ? job_.options.progress : ProgressMode::kOff);
   const std::unique_ptr<BatchSource> source =
       make_source([&](int64_t samples) { progress.add(static_cast<uint64_t>(samples)); });
@@ -359,7 +191,7 @@ Figures ScoringJob::figures() const {
   }
   stage.micro_batches = scorer_->micro_batches();
   JobReport& job = figures.job;
-  job.largest_micro_batch = plan_.max_samples;
+  job.largest_micro_batch = planner_.batches().max_samples;
   job.devices = job_.machine.devices.of_ranks(0, job_.pipeline.size());
   job.scored_words = job_.samples->all().scored_words;
   if (const SampleOffsets* bytes = job_.samples->scored_bytes()) job.scored_bytes = bytes->back();

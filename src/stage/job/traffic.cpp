@@ -4,8 +4,8 @@
 #include <map>
 
 #include "base/standard_streams.h"
-#include "stage/generation/shared_samples.h"
 #include "stage/job/conversation.h"
+#include "stage/pipeline/shared_samples.h"
 #include "text/answer_stream.h"
 
 namespace lfm2 {

@@ -34,14 +34,6 @@ struct ShardTensor {
   std::string checkpoint_name;  // in the split checkpoint; empty if it is spec.name
 };
 
-// Whether a file of this name in a folder of shards counts as a shard: *.h5, except hidden files such as the ._NAME
-// that macOS writes beside NAME.
-bool is_shard_name(const std::filesystem::path& name);
-
-// The shards of a folder, sorted by name. Error(kNoInput) if there is none; Error(kData), with the command that makes
-// shards, if `folder` is a model.
-std::vector<std::filesystem::path> list_shards(const std::filesystem::path& folder);
-
 // The attribute text_files in the root attributes `root` of a shard: name of a file -> checksum. Empty if there is no
 // such attribute. Error(kData), beginning with `where`, for unknown names and invalid checksums.
 std::map<std::string, std::string> text_files_of(const h5::ScannedAttributes& root, const std::string& where);

@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "stage/generation/duration_histogram.h"
+#include "base/duration_histogram.h"
 
 namespace lfm2 {
 namespace {

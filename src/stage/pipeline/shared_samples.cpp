@@ -1,4 +1,4 @@
-#include "stage/generation/shared_samples.h"
+#include "stage/pipeline/shared_samples.h"
 
 #include <algorithm>
 

@@ -46,7 +46,7 @@ class OutputRelay {
   static constexpr size_t kMessageWords = size_t{1} << 20;  // 4 MiB
 
   bool receives() const { return rank_ == 0; }
-  bool has_room();
+  bool has_room() const;  // under the lock
   bool all_sent();
   void wait(const std::function<bool()>& done, const std::function<void()>& poll);
 

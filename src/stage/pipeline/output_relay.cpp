@@ -1,4 +1,4 @@
-#include "stage/job/output_relay.h"
+#include "stage/pipeline/output_relay.h"
 
 #include <utility>
 
@@ -21,10 +21,7 @@ OutputRelay::OutputRelay(const MpiGroup& last_stages, int writer)
       writer_(writer),
       incoming_{MPI_ANY_SOURCE, kTag} {}
 
-bool OutputRelay::has_room() {
-  const std::lock_guard lock(mutex_);
-  return kept_.size() < kMaxKept;
-}
+bool OutputRelay::has_room() const { return kept_.size() < kMaxKept; }
 
 bool OutputRelay::all_sent() {
   const std::lock_guard lock(mutex_);
@@ -33,7 +30,7 @@ bool OutputRelay::all_sent() {
 
 void OutputRelay::wait_until_sent() {
   std::unique_lock lock(mutex_);
-  sent_.wait(lock, [this] { return stopped_ || kept_.size() < kMaxKept; });
+  sent_.wait(lock, [this] { return stopped_ || has_room(); });
 }
 
 void OutputRelay::stop() {
@@ -73,7 +70,12 @@ void OutputRelay::wait(const std::function<bool()>& done, const std::function<vo
 }
 
 void OutputRelay::wait_for_room(const std::function<void()>& poll) {
-  if (!receives()) wait([this] { return has_room(); }, poll);
+  if (receives()) return;
+  const auto done = [this] {
+    const std::lock_guard lock(mutex_);
+    return has_room();
+  };
+  wait(done, poll);
 }
 
 void OutputRelay::end(const Receive& receive) {
