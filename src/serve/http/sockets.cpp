@@ -1,6 +1,7 @@
 #include "serve/http/sockets.h"
 
 #include <fmt/format.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
