@@ -53,11 +53,10 @@ void WindowPages::forget(int32_t page) {
 }
 
 void WindowPages::keep_resumable(std::vector<int32_t>& prefix) const {
-  const auto can_continue = [&] {
-    const int64_t first = shape_.first_window_page(std::ssize(prefix) * shape_.page_size);
-    return std::all_of(prefix.begin() + first, prefix.end(), [this](int32_t page) { return has(page); });
-  };
-  while (!can_continue()) prefix.pop_back();
+  int64_t length = std::ssize(prefix);
+  for (int64_t page = length; page-- > shape_.first_window_page(length * shape_.page_size);)
+    if (!has(prefix[static_cast<size_t>(page)])) length = page;  // and its window begins further to the front
+  prefix.resize(static_cast<size_t>(length));
 }
 
 }  // namespace lfm2

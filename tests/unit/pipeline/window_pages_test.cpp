@@ -48,7 +48,7 @@ TEST(WindowPagesTest, APrefixEndsWhereItsWindowIsThere) {
   EXPECT_EQ(resumable({1, 2}), (Ints{}));
 }
 
-// The table of a step names the pages that its tokens read, and the next step may give others those behind them.
+// The table of a step names the pages that its tokens read. Pages before those may go to other sequences from then on.
 TEST(WindowPagesTest, ASequenceMovesThroughThem) {
   CacheShape shape{.slots = 1, .pages = 8, .page_size = 2, .max_drafts = 2, .window = 3};
   shape.set_pages(8, 4);
