@@ -10,7 +10,7 @@ the folder of --shards (default: DIR) its shards; each is removed after its last
 Prints a row of a table for each model: seconds of loading, samples/s of 1024 x 32, new tokens/s of 1 and of 256 sequences (prompts of 32, 64 new), the share
 of its floor that one sequence reaches (bytes of the weights that a token meets, at copy speed), and the largest difference of a logit in fp32: last positions
 of samples of 32 tokens and one of 512. A sample is left out of the difference and counted as a tie where an expert that is chosen lies within 1e-5 of
-one that is not, because rounding alone may choose the other. Needs torch, transformers (5.24 for lfm3), h5py, numpy. Ends with 1 where a difference is
+one that is not, because rounding alone may choose the other. Needs numpy, and for the difference torch, transformers (5.24 for lfm3) and h5py. Ends with 1 where a difference is
 over 1e-3 of the largest logit.
 
 With --lengths, a row instead for each kind of token mixer that the model has: of eight such layers, after a prompt of each length, the milliseconds of a
@@ -19,7 +19,6 @@ times as long after the last length as after the first.
 """
 import argparse, json, os, pathlib, shutil, subprocess, sys
 
-import h5py
 import numpy as np
 
 from gpu_jobs import ceilings
@@ -93,6 +92,8 @@ class Model:
         return json.loads(report.read_text())
 
     def difference(self, samples, reference, gaps):
+        import h5py
+
         with h5py.File(self.args.folder / "inputs.h5", "w") as file:
             file["input_ids"], file["offsets"] = np.concatenate(samples), np.cumsum([0] + [len(s) for s in samples])
         output = self.args.folder / "logits.h5"
