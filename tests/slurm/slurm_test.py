@@ -302,7 +302,7 @@ class StopTest(JobTest):
                     self.assertFalse(output.exists())
                     self.expect_completed_after_requeue(number)
                     self.assertTrue(filecmp.cmp(reference, output, shallow=False))
-                    self.assertEqual([path.name for path in self.folder.glob(output.name + ".*")], [])
+                    self.assertEqual([path.name for path in self.folder.glob(output.name + ".*")], [output.name + ".finished"])
 
     def test_time_limit(self):
         jobs = self.together([lambda n=launcher: self.start(n, ["--time=1", "--signal=B:USR1@55"]) for launcher in LAUNCHERS])
@@ -338,7 +338,7 @@ class StopTest(JobTest):
         job, job_folder = self.start(plain=True)
         self.wait_for_ranks(job_folder)
         run("scancel", "--batch", "--signal=USR1", job)
-        wait_for(lambda: "it goes on" in self.logs(), "word about it")
+        wait_for(lambda: "it continues" in self.logs(), "word about it")
         (job_folder / "finish").touch()
         wait_for(lambda: ended(job), "end")
         self.assertEqual(state(job)[:3], ("COMPLETED", 0, "0:0"), self.logs())
