@@ -124,7 +124,7 @@ class Campaign:
 
     def processes(self):
         """The processes of this campaign: those that write into its folder."""
-        found, mark = [], b"--output\0" + str(self.work).encode()
+        found, mark = [], f"--output\0{self.work}/".encode()
         for entry in pathlib.Path("/proc").iterdir():
             try:
                 line = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
