@@ -139,18 +139,16 @@ __global__ void __launch_bounds__(kAnyThreads) norm_route_any_kernel(NormRouteAr
                  args.ids + (first_token + warp) * args.top_k, args.weights + (first_token + warp) * args.top_k);
 }
 
-// SMs that kernels may occupy which wait for other ranks: those of NCCL occupy up to eight.
-constexpr int kWaitingMultiprocessors = 16;
-
 // How the blocks of a launch, one for each tile of tokens, learn each other's counts. An SM has room for `fitting` of
-// them.
+// them. Sends and receives may each occupy all reserved SMs while they wait for other ranks. If none are reserved,
+// there are at most sends, and a rank that only sends waits for no rank that waits for it.
 Exchange exchange_between(const NormRouteArgs& args, int fitting) {
   const int64_t blocks = ceil_divide(args.tokens, kTileTokens);
   if (std::min<int64_t>(args.tokens, kTileTokens) * args.top_k > kMaxGrouped || args.experts > kMaxGrouped)
     return Exchange::kNone;
   if (blocks == 1) return Exchange::kAlone;
   if (blocks <= kMaxParts && has_clusters()) return Exchange::kCluster;
-  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount) - kWaitingMultiprocessors;
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount) - 2 * args.reserved_sms;
   return blocks <= std::min(kMaxRouteBlocks, fitting * multiprocessors) ? Exchange::kGrid : Exchange::kNone;
 }
 
