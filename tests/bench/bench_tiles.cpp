@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -24,7 +25,7 @@ using namespace lfm2;
 
 constexpr DType kAct = DType::kBf16;
 constexpr int64_t kExperts = 32, kHidden = 2048, kExpertFfn = 1792;
-constexpr int64_t kMaxRows = 1024, kMaxColumns = 65536, kMaxDepth = 7168;
+constexpr int64_t kMaxRows = 1024, kMaxGroupedRows = 8192, kMaxColumns = 65536, kMaxDepth = 7168;
 constexpr int64_t kWeights = 400 << 20;  // elements; more than both products of all experts have
 
 struct Dense {
@@ -58,7 +59,7 @@ class Bench {
         stream_(dynamic_cast<CudaStream&>(backend_->compute()).native()),
         memory_(*backend_),
         weights_(memory_.allocate(kAct, {kWeights})),
-        a_(memory_.allocate(kAct, {kMaxRows * kMaxDepth})),
+        a_(memory_.allocate(kAct, {std::max(kMaxRows * kMaxDepth, kMaxGroupedRows * kHidden)})),
         out_(memory_.allocate(DType::kF32, {kMaxRows * kMaxColumns})),
         offsets_(memory_.allocate(DType::kI32, {kExperts + 1})) {
     std::mt19937 generator(1);
@@ -108,11 +109,12 @@ class Bench {
     shape.epilogue == Epilogue::kSwiglu ? lines(kWgmmaSwigluTiles) : lines(kWgmmaTiles);
   }
 
-  // The two products of all experts, one behind the other, with m / kExperts rows for each expert.
+  // The two products of all experts, one after the other, for m rows that fall to experts by chance.
   void grouped(int64_t m) {
-    std::vector<int32_t> bounds;
-    for (int64_t expert = 0; expert <= kExperts; ++expert)
-      bounds.push_back(static_cast<int32_t>(expert * m / kExperts));
+    std::mt19937 generator(7);
+    std::vector<int32_t> bounds(kExperts + 1);
+    for (int64_t row = 0; row < m; ++row) ++bounds[1 + generator() % static_cast<size_t>(kExperts)];
+    std::partial_sum(bounds.begin(), bounds.end(), bounds.begin());
     backend_->upload(offsets_, 0, DType::kI32, bounds.data(), offsets_.numel());
     const int64_t up_elements = kExperts * 2 * kExpertFfn * kHidden, down_elements = kExperts * kHidden * kExpertFfn;
     GemmArgs up{.a = a_.data,
@@ -184,6 +186,6 @@ int main(int argc, char** argv) {
   Bench bench;
   for (const Dense& shape : kDense)
     for (const int64_t m : rows) bench.dense(m, shape);
-  for (const int64_t m : {64, 128, 256, 1024}) bench.grouped(m);
+  for (const int64_t m : {64, 128, 256, 1024, 2048, 3072, 4096, 6144, 8192}) bench.grouped(m);
   return 0;
 }

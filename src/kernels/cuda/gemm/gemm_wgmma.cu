@@ -6,10 +6,11 @@ namespace lfm2 {
 WgmmaTile choose_wgmma_tile(const GemmArgs& args, DType out, int multiprocessors) {
   const bool grouped = args.offsets != nullptr, swiglu = args.epilogue == Epilogue::kSwiglu;
   // If groups have few rows, multiplying rows that do not exist costs power, and so clock rate. Groups are uneven: a
-  // tile has room for twice the mean number of rows.
+  // tile has room for twice the mean number of rows, or, if it is large, for kSpareRows more.
+  constexpr int kSpareRows = 64;
   if (grouped && takes_transposed(args, out == DType::kF32, kWgmmaTransposedTiles[0].rows))
     for (const WgmmaTile tile : kWgmmaTransposedTiles)
-      if (2 * args.m <= args.groups * tile.rows) return tile;
+      if (args.m <= args.groups * (tile.cluster == 1 ? tile.rows / 2 : tile.rows - kSpareRows)) return tile;
   // The time of the busiest SM, with the times of tiles that bench_tiles measures.
   const auto cost = [&](WgmmaTile tile) {
     const int64_t row_tiles = std::max(ceil_divide(args.m, tile.rows), std::min(args.m, args.groups));

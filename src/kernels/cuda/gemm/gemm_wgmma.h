@@ -25,7 +25,7 @@ inline constexpr WgmmaTile kWgmmaTiles[] = {{128, 256, 2}, {128, 256, 1}, {128, 
                                             {128, 96, 1},  {64, 128, 1},  {64, 96, 1},   {64, 64, 1}};
 inline constexpr WgmmaTile kWgmmaSwigluTiles[] = {{128, 256, 2}, {128, 128, 1}};
 inline constexpr WgmmaTile kWgmmaTransposedTiles[] = {
-    {32, 128, 1, true}, {64, 128, 1, true}, {128, 128, 1, true}, {256, 128, 1, true}};
+    {32, 128, 1, true}, {64, 128, 1, true}, {128, 128, 1, true}, {160, 128, 2, true}, {256, 128, 2, true}};
 
 // For fp8, whose sums need twice the registers.
 inline constexpr WgmmaTile kFp8Tiles[] = {{128, 128, 2}, {128, 128, 1}, {64, 64, 1}};
