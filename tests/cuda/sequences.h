@@ -20,28 +20,60 @@ inline HostTensor ints(const std::vector<double>& values, int64_t rows, int64_t 
   return tensor;
 }
 
+// The pages of a cache, which sequences get in random order as they grow.
+class SequencePages {
+ public:
+  SequencePages(const std::vector<int64_t>& lengths, int64_t page_size, std::mt19937& generator)
+      : page_size_(page_size), of_(lengths.size()) {
+    constexpr int64_t kUnused = 3;
+    for (const int64_t length : lengths) {
+      max_pages_ = std::max(max_pages_, (length + page_size - 1) / page_size);
+      pages_ += (length + page_size - 1) / page_size;
+    }
+    pages_ += kUnused;
+    free_.resize(at(pages_));
+    std::iota(free_.begin(), free_.end(), 0);
+    std::shuffle(free_.begin(), free_.end(), generator);
+  }
+
+  int64_t page_size() const { return page_size_; }
+  int64_t pages() const { return pages_; }
+  int64_t max_pages() const { return max_pages_; }  // of a sequence
+  void extend(int64_t sequence, int64_t positions) {
+    auto& pages = of_[at(sequence)];
+    while (std::ssize(pages) * page_size_ < positions) {
+      pages.push_back(free_.back());
+      free_.pop_back();
+    }
+  }
+  // Adds the sequence's row of a page table; its first `forgotten` pages are not in the table.
+  void add_row(int64_t sequence, int64_t forgotten, std::vector<double>& table) const {
+    const auto& pages = of_[at(sequence)];
+    for (int64_t i = 0; i < max_pages_; ++i)
+      table.push_back(i >= forgotten && i < std::ssize(pages) ? static_cast<double>(pages[at(i)]) : 2e9);
+  }
+  int64_t cache_row(size_t sequence, int64_t position) const {
+    return of_[sequence][at(position / page_size_)] * page_size_ + position % page_size_;
+  }
+
+ private:
+  int64_t page_size_, pages_ = 0, max_pages_ = 0;
+  std::vector<int64_t> free_;
+  std::vector<std::vector<int64_t>> of_;  // each sequence
+};
+
 // Samples of given lengths whose tokens come in any portions, and the batches of these.
 class Sequences {
  public:
   Sequences(const std::vector<int64_t>& lengths, int64_t page, uint32_t seed)
       : packed(lengths),
         lengths_(lengths),
-        page_(page),
         generator_(seed),
         done_(lengths.size()),
-        states_(lengths.size()) {
-    int64_t pages = 0;
-    for (const int64_t length : lengths) {
-      max_pages_ = std::max(max_pages_, (length + page - 1) / page);
-      pages += (length + page - 1) / page;
-    }
-    free_.resize(at(pages + 3));
-    std::iota(free_.begin(), free_.end(), 0);
-    std::shuffle(free_.begin(), free_.end(), generator_);
-    pages_of_.resize(lengths.size());
-  }
+        states_(lengths.size()),
+        pages_(lengths, page, generator_) {}
 
-  int64_t pages() const { return static_cast<int64_t>(free_.size()) + taken_; }
+  int64_t pages() const { return pages_.pages(); }
   int64_t slots() const { return static_cast<int64_t>(lengths_.size()); }
   bool finished() const {
     for (size_t s = 0; s < done_.size(); ++s)
@@ -92,17 +124,12 @@ class Sequences {
     bool all_begin = true;
     singles = 0;
     for (const Part& part : parts) {
-      auto& pages = pages_of_[at(part.sequence)];
       int64_t& done = done_[at(part.sequence)];
-      const int64_t forgotten = window == 0 ? 0 : std::max<int64_t>(done + 1 - window, 0) / page_;  // pages
+      const int64_t forgotten = window == 0 ? 0 : std::max<int64_t>(done + 1 - window, 0) / pages_.page_size();
       const bool is_single = decodes(part) && singles + static_cast<int64_t>(plain) < single_parts;
       all_begin = all_begin && (is_single || done == 0);
       longest = std::max(longest, done + part.count);
-      while (static_cast<int64_t>(pages.size()) * page_ < done + part.count) {
-        pages.push_back(free_.back());
-        free_.pop_back();
-        ++taken_;
-      }
+      pages_.extend(part.sequence, done + part.count);
       int& turn = states_[at(part.sequence)];
       const auto state = [&](int64_t forward) {
         return static_cast<double>(kStateRows * part.sequence + (turn + forward) % kStateRows);
@@ -114,8 +141,7 @@ class Sequences {
           sequence_of.push_back(static_cast<double>(offsets.size() - 1));
           tokens.push_back(static_cast<int64_t>(packed.starts[at(part.sequence)]) + done);
         }
-        for (int64_t i = 0; i < max_pages_; ++i)
-          table.push_back(i >= forgotten && i < std::ssize(pages) ? static_cast<double>(pages[at(i)]) : 2e9);
+        pages_.add_row(part.sequence, forgotten, table);
         rows_of.push_back({std::ssize(tokens) - of_row, std::ssize(tokens)});
         offsets.push_back(static_cast<double>(positions.size()));
         states.insert(states.end(), {state(0), state(row + 1)});
@@ -128,7 +154,7 @@ class Sequences {
     memory_.clear();
     for (const auto& host : {ints(positions, count), ints(offsets, sequences + 1), ints(sequence_of, count)})
       memory_.push_back(std::make_unique<DeviceTensor>(host));
-    memory_.push_back(std::make_unique<DeviceTensor>(ints(table, sequences, max_pages_)));
+    memory_.push_back(std::make_unique<DeviceTensor>(ints(table, sequences, pages_.max_pages())));
     memory_.push_back(std::make_unique<DeviceTensor>(ints(states, sequences, 2)));
     const bool any_block = std::any_of(parts.begin(), parts.end(), [](const Part& part) { return part.block; });
     memory_.push_back(std::make_unique<DeviceTensor>(ints(here, sequences)));
@@ -150,8 +176,7 @@ class Sequences {
     const auto token = static_cast<double>(tokens[i]);
     size_t sequence = 0;
     while (packed.starts[sequence + 1] <= token) ++sequence;
-    const int64_t position = tokens[i] - static_cast<int64_t>(packed.starts[sequence]);
-    return pages_of_[sequence][at(position / page_)] * page_ + position % page_;
+    return pages_.cache_row(sequence, tokens[i] - static_cast<int64_t>(packed.starts[sequence]));
   }
 
   // The batch's rows of a tensor over all tokens; put() writes them back.
@@ -179,12 +204,10 @@ class Sequences {
 
  private:
   std::vector<int64_t> lengths_;
-  int64_t page_, max_pages_ = 0, taken_ = 0;
   std::mt19937 generator_;
   std::vector<int64_t> done_;
   std::vector<int> states_;
-  std::vector<int64_t> free_;
-  std::vector<std::vector<int64_t>> pages_of_;
+  SequencePages pages_;
   std::vector<std::unique_ptr<DeviceTensor>> memory_;
 };
 

@@ -1,22 +1,17 @@
-// qk_norm_rope, and attention with and without cached keys and values: each token and head is computed separately.
+// Attention with and without cached keys and values: each token and head is computed separately.
+#include "kernels/cpu/cpu_attention.h"
+
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <limits>
 
-#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/cache_rows.h"
+#include "kernels/cpu/fp32_rows.h"
 #include "kernels/cpu/scaled_elements.h"
 #include "kernels/fp8_cache.h"
 
 namespace lfm2 {
 
 namespace {
-
-void check_qkv(const Tensor& qkv, AttentionShape shape, const Batch& batch) {
-  expect(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0 && shape.head_dim % 2 == 0, "attention: heads");
-  expect(qkv.rank == 2 && qkv.dim(0) == batch.tokens && qkv.dim(1) == shape.qkv_columns(), "attention: qkv");
-  expect(batch.positions.dtype == DType::kI32 && batch.positions.numel() == batch.tokens, "attention: positions");
-}
 
 // Replaces the scores by exp(scale * score - the largest of these products), and returns their sum, by which the caller
 // divides.
@@ -80,54 +75,8 @@ bool is_not_output(const Batch& batch, int64_t token) {
          positions[token + batch.output_tokens] == positions[token] + batch.output_tokens;
 }
 
-// The scale that a head of keys or of values has in fp8, and its elements.
-class HeadScale {
- public:
-  // head [d] of type `act`
-  template <class T>
-  HeadScale(const T* head, int64_t d, DType act) {
-    float largest = 0;
-    for (int64_t i = 0; i < d; ++i) {
-      const float magnitude = std::fabs(to_float(head[i]));
-      if (std::isfinite(magnitude)) largest = std::max(largest, magnitude);
-    }
-    exponent_ = scale_exponent(largest, max_scale_exponent(act));
-  }
-  uint8_t exponent() const { return static_cast<uint8_t>(exponent_); }
-  F8 rounded(float x) const {
-    return from_float<F8>(std::isfinite(x) ? x * inverse_scale_of(exponent_) : std::numeric_limits<float>::quiet_NaN());
-  }
-  float value(F8 element) const { return to_float(element) * scale_of(exponent_); }
-
- private:
-  int exponent_;
-};
-
 // Rounded up, so that each worker's scratch starts at a cache line.
 constexpr int64_t whole_lines(size_t floats) { return static_cast<int64_t>((floats + 15) / 16 * 16); }
-
-void check_cache(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache) {
-  check_qkv(qkv, shape, batch);
-  const Tensor& keys = cache.keys;
-  expect(keys.rank == 4 && keys.dim(2) == shape.kv_heads && keys.dim(3) == shape.head_dim &&
-             keys.dtype == (shape.fp8_cache ? DType::kF8 : qkv.dtype) && cache.values.dims == keys.dims &&
-             cache.values.dtype == keys.dtype,
-         "KeyValueCache: shapes");
-  expect(!shape.fp8_cache || (cache.key_scales != nullptr && cache.value_scales != nullptr), "KeyValueCache: scales");
-  expect(batch.offsets.numel() == batch.sequences + 1 && batch.sequence_of.numel() == batch.tokens &&
-             batch.page_table.rank == 2 && batch.page_table.dim(0) == batch.sequences,
-         "Batch: no caches");
-}
-
-// The row of this position in the cache, seen as [pages * page_size, kv_heads * head_dim].
-int64_t cache_row(const Batch& batch, const KeyValueCache& cache, int64_t sequence, int64_t position) {
-  const int64_t pages = cache.keys.dim(0), page_size = cache.keys.dim(1), width = batch.page_table.dim(1);
-  expect(sequence >= 0 && sequence < batch.sequences, "KeyValueCache: a sequence that does not exist");
-  expect(position >= 0 && position / page_size < width, "KeyValueCache: a position beyond the page table");
-  const int32_t id = batch.page_table.as<const int32_t>()[sequence * width + position / page_size];
-  expect(id >= 0 && id < pages, "KeyValueCache: a page that does not exist");
-  return id * page_size + position % page_size;
-}
 
 // Reads `count` rows of the cache's heads [rows, d] from `row` on, `step` rows apart, as fp32.
 void read_heads(const Simd& simd, const Tensor& heads, const uint8_t* scales, int64_t row, int64_t step, int64_t count,
@@ -160,58 +109,12 @@ bool shares_keys(AttentionShape shape, const Batch& batch, int64_t page_size, in
 
 }  // namespace
 
-const RopeTable& CpuOps::rope_table(const Rope& rope, int64_t head_dim, int64_t positions) {
-  auto found = std::ranges::find_if(ropes_, [&](const RopeTable& table) { return table.is_of(rope, head_dim); });
-  if (found == ropes_.end()) found = ropes_.emplace(found, rope, head_dim);
-  found->extend(positions);
-  return *found;
-}
-
-void CpuOps::qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
-                          const Rope& rope, AttentionShape shape, const Batch& batch) {
-  check_qkv(qkv, shape, batch);
-  const int64_t d = shape.head_dim, half = d / 2;
-  expect(q_weight.numel() == d && k_weight.numel() == d, "qk_norm_rope: weights");
-  const float* in = as_float(qkv, activations_);
-  const float* q_scale = as_float(q_weight, weights_);
-  const float* k_scale = as_float(k_weight, more_weights_);
-  const auto* positions = batch.positions.as<const int32_t>();
-  const RopeTable& turns = rope_table(rope, d, batch.max_length);
-  with_float_type(qkv.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    for_each_row(batch.tokens, 4 * shape.qkv_columns(), [&](int64_t token) {
-      expect(positions[token] >= 0 && positions[token] < batch.max_length,
-             "qk_norm_rope: a position beyond max_length");
-      const float* cosines = turns.cosines(positions[token]);
-      const float* sines = turns.sines(positions[token]);
-      for (int64_t head = 0; head < shape.heads + shape.kv_heads; ++head) {
-        const float* scale = head < shape.heads ? q_scale : k_scale;
-        const float* source = in + token * shape.qkv_columns() + head * d;
-        T* target = qkv.as<T>() + token * shape.qkv_columns() + head * d;
-        const float factor = norm_factor(source, d, eps);
-        for (int64_t i = 0; i < half; ++i) {
-          const float first = source[i] * factor * scale[i];
-          const float second = source[half + i] * factor * scale[half + i];
-          target[i] = from_float<T>(first * cosines[i] - second * sines[i]);
-          target[half + i] = from_float<T>(second * cosines[i] + first * sines[i]);
-        }
-      }
-      if (!shape.fp8_cache) return;
-      for (int64_t head = shape.heads; head < shape.heads + 2 * shape.kv_heads; ++head) {
-        T* const elements = qkv.as<T>() + token * shape.qkv_columns() + head * d;
-        const HeadScale scale(elements, d, qkv.dtype);
-        for (int64_t i = 0; i < d; ++i) elements[i] = from_float<T>(scale.value(scale.rounded(to_float(elements[i]))));
-      }
-    });
-  });
-}
-
-void CpuOps::attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) {
+void CpuAttention::attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) {
   check_qkv(qkv, shape, batch);
   const int64_t d = shape.head_dim, columns = shape.qkv_columns(), queries = shape.heads / shape.kv_heads;
   expect(out.dim(0) == batch.tokens && out.dim(1) == shape.heads * d && out.dtype == qkv.dtype, "attention: out");
   const Tensor heads_out = out.reshape({batch.tokens * shape.heads, d});
-  const float* in = as_float(qkv, activations_);
+  const float* in = as_float(pool_, simd_, qkv, qkv_);
   const auto* positions = batch.positions.as<const int32_t>();
   const HeadGroup largest = group_of(shape, keys_of(shape, batch.max_length - 1), columns);
   const int64_t worker_floats = whole_lines(largest.scratch_floats());
@@ -235,56 +138,11 @@ void CpuOps::attention(const Tensor& qkv, AttentionShape shape, const Batch& bat
   });
 }
 
-void CpuOps::append_keys_values(const Tensor& qkv, AttentionShape shape, const Batch& batch,
-                                const KeyValueCache& cache) {
-  check_cache(qkv, shape, batch, cache);
-  const int64_t row = shape.kv_heads * shape.head_dim;
-  if (shape.fp8_cache) return append_fp8(qkv, shape, batch, cache);
-  const size_t bytes = static_cast<size_t>(row) * size_bytes(qkv.dtype);
-  const auto* positions = batch.positions.as<const int32_t>();
-  const auto* sequence_of = batch.sequence_of.as<const int32_t>();
-  for_each_row(batch.tokens, 2 * row, [&](int64_t token) {
-    const auto target = static_cast<size_t>(cache_row(batch, cache, sequence_of[token], positions[token])) * bytes;
-    const std::byte* keys =
-        qkv.rows(token, 1).data + static_cast<size_t>(shape.heads * shape.head_dim) * size_bytes(qkv.dtype);
-    std::memcpy(cache.keys.data + target, keys, bytes);
-    std::memcpy(cache.values.data + target, keys + bytes, bytes);
-  });
-}
-
-void CpuOps::append_fp8(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache) {
-  const int64_t d = shape.head_dim, heads = shape.kv_heads;
-  const auto* positions = batch.positions.as<const int32_t>();
-  const auto* sequence_of = batch.sequence_of.as<const int32_t>();
-  with_float_type(qkv.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    for_each_row(batch.tokens, 4 * heads * d, [&](int64_t token) {
-      const int64_t row = cache_row(batch, cache, sequence_of[token], positions[token]);
-      for (int64_t head = 0; head < 2 * heads; ++head) {  // those of keys, then those of values
-        const T* elements = qkv.as<T>() + token * shape.qkv_columns() + (shape.heads + head) * d;
-        const bool is_key = head < heads;
-        const int64_t to = row * heads + head % heads;
-        F8* target = (is_key ? cache.keys : cache.values).as<F8>() + to * d;
-        const HeadScale scale(elements, d, qkv.dtype);
-        for (int64_t i = 0; i < d; ++i) target[i] = scale.rounded(to_float(elements[i]));
-        (is_key ? cache.key_scales : cache.value_scales)[to] = scale.exponent();
-      }
-    });
-  });
-}
-
-void CpuOps::qk_norm_rope_append(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
-                                 const Rope& rope, AttentionShape shape, const Batch& batch,
-                                 const KeyValueCache& cache) {
-  qk_norm_rope(qkv, q_weight, k_weight, eps, rope, shape, batch);
-  append_keys_values(qkv, shape, batch, cache);
-}
-
 // Cuts the batch's output tokens into ranges, so that several threads can share a long run of one sequence. Each range
 // gathers its keys again, which costs little compared with the products of its tokens with them. Rows of a draft block
 // share a range, as far as each thread still gets one.
 constexpr int64_t kRangeTokens = 16;
-void CpuOps::cut_tokens(AttentionShape shape, const Batch& batch, int64_t page_size) {
+void CpuAttention::cut_tokens(AttentionShape shape, const Batch& batch, int64_t page_size) {
   token_ranges_.clear();
   const auto* offsets = batch.offsets.as<const int32_t>();
   const int64_t most_rows =
@@ -303,8 +161,8 @@ void CpuOps::cut_tokens(AttentionShape shape, const Batch& batch, int64_t page_s
   }
 }
 
-void CpuOps::cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
-                              const Tensor& out) {
+void CpuAttention::cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch,
+                                    const KeyValueCache& cache, const Tensor& out) {
   check_cache(qkv, shape, batch, cache);
   const int64_t d = shape.head_dim, columns = shape.qkv_columns(), queries = shape.heads / shape.kv_heads;
   expect(out.dim(0) == batch.tokens && out.dim(1) == shape.heads * d && out.dtype == qkv.dtype,
@@ -312,7 +170,7 @@ void CpuOps::cached_attention(const Tensor& qkv, AttentionShape shape, const Bat
   const Tensor heads_out = out.reshape({batch.tokens * shape.heads, d});
   const Tensor key_heads = cache.keys.reshape({cache.keys.numel() / d, d});
   const Tensor value_heads = cache.values.reshape({cache.values.numel() / d, d});
-  const float* in = as_float(qkv, activations_);
+  const float* in = as_float(pool_, simd_, qkv, qkv_);
   const auto* positions = batch.positions.as<const int32_t>();
   const int64_t page_size = cache.keys.dim(1);
   cut_tokens(shape, batch, page_size);

@@ -1,4 +1,4 @@
-// The operators that compute each row or element separately, and the helpers of all operators.
+// The operators that compute each row or element separately.
 #include "kernels/cpu/cpu_ops.h"
 
 #include <algorithm>
@@ -6,24 +6,6 @@
 #include <cstring>
 
 namespace lfm2 {
-
-const float* CpuOps::as_float(const Tensor& x, GrowingBuffer& buffer) {
-  if (x.dtype == DType::kF32) return x.as<const float>();
-  constexpr int64_t kPiece = 16384;
-  const int64_t count = x.numel();
-  auto* copy = buffer.reserve<float>(static_cast<size_t>(count));
-  for_each_row((count + kPiece - 1) / kPiece, kPiece, [&](int64_t piece) {
-    const int64_t first = piece * kPiece;
-    const auto numel = static_cast<size_t>(std::min(kPiece, count - first));
-    simd_.widen({.data = x.data + static_cast<size_t>(first) * size_bytes(x.dtype),
-                 .type = x.dtype,
-                 .stride = numel,
-                 .rows = 1,
-                 .k = numel},
-                copy + first);
-  });
-  return copy;
-}
 
 void CpuOps::embed(const Tensor& ids, const Tensor& table, const Tensor& out) {
   expect(ids.dtype == DType::kI32 && out.dim(0) == ids.numel() && out.dim(1) == table.dim(1), "embed: shapes");
@@ -78,7 +60,7 @@ void CpuOps::rms_norm(const Tensor& x, const Tensor& weight, float eps, const Te
     for_each_row(x.dim(0), n, [&](int64_t row) {
       const float* source = in + row * n;
       T* target = out.as<T>() + row * n;
-      const float factor = norm_factor(source, n, eps);
+      const float factor = norm_factor(simd_, source, n, eps);
       for (int64_t i = 0; i < n; ++i) target[i] = from_float<T>(source[i] * factor * scale[i]);
     });
   });
@@ -97,7 +79,7 @@ void CpuOps::add_norm(const Tensor& x, const Tensor& weight, float eps, const Te
     for_each_row(x.dim(0), n, [&](int64_t row) {
       const float* source = in + row * n;
       T* target = residual.as<T>() + row * n;
-      const float factor = norm_factor(source, n, eps);
+      const float factor = norm_factor(simd_, source, n, eps);
       for (int64_t i = 0; i < n; ++i) target[i] = from_float<T>(to_float(target[i]) + source[i] * factor * scale[i]);
     });
   });

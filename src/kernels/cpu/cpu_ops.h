@@ -3,15 +3,13 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <vector>
 
 #include "base/thread_pool.h"
+#include "kernels/cpu/cpu_attention.h"
 #include "kernels/cpu/cpu_matmul.h"
-#include "kernels/cpu/for_each_row.h"
+#include "kernels/cpu/fp32_rows.h"
 #include "kernels/cpu/growing_buffer.h"
-#include "kernels/cpu/rope_table.h"
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/ops.h"
 
@@ -44,15 +42,26 @@ class CpuOps : public Ops {
   void short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                   const Tensor& out) override;
   void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, const Rope& rope,
-                    AttentionShape shape, const Batch& batch) override;
-  void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) override;
+                    AttentionShape shape, const Batch& batch) override {
+    attention_.qk_norm_rope(qkv, q_weight, k_weight, eps, rope, shape, batch);
+  }
+  void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) override {
+    attention_.attention(qkv, shape, batch, out);
+  }
   void append_keys_values(const Tensor& qkv, AttentionShape shape, const Batch& batch,
-                          const KeyValueCache& cache) override;
+                          const KeyValueCache& cache) override {
+    attention_.append_keys_values(qkv, shape, batch, cache);
+  }
   void qk_norm_rope_append(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
                            const Rope& rope, AttentionShape shape, const Batch& batch,
-                           const KeyValueCache& cache) override;
+                           const KeyValueCache& cache) override {
+    attention_.qk_norm_rope(qkv, q_weight, k_weight, eps, rope, shape, batch);
+    attention_.append_keys_values(qkv, shape, batch, cache);
+  }
   void cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
-                        const Tensor& out) override;
+                        const Tensor& out) override {
+    attention_.cached_attention(qkv, shape, batch, cache, out);
+  }
   void gate_heads(const Tensor& qkv, AttentionShape shape, const Tensor& out) override;
   void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                          const ConvCache& cache, const Tensor& out) override;
@@ -92,19 +101,7 @@ class CpuOps : public Ops {
               const Tensor& log_probs) override;
 
  private:
-  void append_fp8(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache);
-  const RopeTable& rope_table(const Rope& rope, int64_t head_dim, int64_t positions);
-  // 1 / sqrt(mean(x^2) + eps) of n elements
-  float norm_factor(const float* x, int64_t n, float eps) const {
-    return 1.0f / std::sqrt(simd_.dot(x, x, static_cast<size_t>(n)) / static_cast<float>(n) + eps);
-  }
   void embed_tiled(const Tensor& table, int64_t row, const Tensor& out) const;
-
-  // The tokens [first, end) of the batch, whose keys are all among those of `sequence`.
-  struct TokenRange {
-    int64_t sequence = 0, first = 0, end = 0;
-  };
-  void cut_tokens(AttentionShape shape, const Batch& batch, int64_t page_size);
 
   // Each row's log of the sum of exp(logits), valid until the next call. Uses scratch_.
   const double* log_sums(const Tensor& logits);
@@ -114,8 +111,9 @@ class CpuOps : public Ops {
   template <class F>
   void for_each_vocab_piece(int64_t rows, int64_t vocab, F&& f);
 
-  // The elements as fp32: x itself if it is fp32, otherwise a copy in `buffer`; null for an empty tensor.
-  const float* as_float(const Tensor& x, GrowingBuffer& buffer);
+  const float* as_float(const Tensor& x, GrowingBuffer& buffer) const {
+    return lfm2::as_float(pool_, simd_, x, buffer);
+  }
   template <class F>
   void for_each_row(int64_t rows, int64_t row_numel, F&& f) {
     lfm2::for_each_row(pool_, rows, row_numel, f);
@@ -124,8 +122,7 @@ class CpuOps : public Ops {
   ThreadPool& pool_;
   const Simd& simd_;
   CpuMatmul products_{pool_, simd_};
-  std::vector<RopeTable> ropes_;  // of each rotation that was asked for
-  std::vector<TokenRange> token_ranges_;
+  CpuAttention attention_{pool_, simd_};
   GrowingBuffer activations_, weights_, more_weights_, logits_, scratch_, log_sums_, best_;
   GrowingBuffer rounded_;  // rows before they are rounded to fp8
 };

@@ -1,4 +1,4 @@
-// Cosines and sines of the rotary embedding, computed once for each position. Used by CpuOps::qk_norm_rope.
+// Cosines and sines of the rotary embedding, computed once for each position. Used by CpuAttention::qk_norm_rope.
 #pragma once
 
 #include <cstdint>
