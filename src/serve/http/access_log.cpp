@@ -1,10 +1,11 @@
 // Writes access records as JSON lines.
+#include "serve/http/access_log.h"
+
 #include <fmt/chrono.h>
 
 #include <cmath>
 
 #include "base/json/json.h"
-#include "serve/http/service.h"
 
 namespace lfm2::http {
 

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
 
 namespace lfm2::http {
@@ -54,6 +56,35 @@ class ByteShare {
  private:
   std::shared_ptr<ByteBudget> budget_;
   size_t bytes_ = 0;
+};
+
+// The bytes of an answer on their way to the client, within the limit on all answers together. An exchange guards it
+// with its lock.
+class Outbox {
+ public:
+  explicit Outbox(std::shared_ptr<ByteBudget> budget) : unsent_(std::move(budget)) {}
+
+  void add(std::string_view text) {  // breaks the answer if the limit is exceeded
+    if (unsent_.grow(text.size()))
+      bytes_ += text;
+    else
+      broken_ = true;
+  }
+  std::string pop() { return std::exchange(bytes_, {}); }  // the bytes to be sent next
+  void sent(size_t bytes) { unsent_.shrink(bytes); }       // of the bytes that pop() returned
+  void drop() {                                            // nothing more will be sent
+    bytes_ = {};
+    unsent_ = {};
+  }
+
+  void break_off() { broken_ = true; }
+  bool broken() const { return broken_; }            // the rest cannot be sent
+  size_t unsent() const { return unsent_.bytes(); }  // including bytes that pop() returned
+
+ private:
+  std::string bytes_;
+  ByteShare unsent_;
+  bool broken_ = false;
 };
 
 }  // namespace lfm2::http

@@ -31,9 +31,8 @@ Connection::Connection(std::shared_ptr<Shared> shared, const Service& service, s
     : shared_(std::move(shared)),
       service_(service),
       wake_(std::move(wake)),
-      deadline_(now + shared_->limits.read_time) {
-  record_.peer = std::move(peer);
-}
+      deadline_(now + shared_->limits.read_time),
+      record_(std::move(peer)) {}
 
 Connection::~Connection() { close(Gone::kStopped); }
 
@@ -54,8 +53,7 @@ bool Connection::read_some(Time now) {
     if (input_.empty() || input_ == "\r") return false;
     state_ = State::kReading;
     deadline_ = now + shared_->limits.read_time;
-    begin_ = now;
-    record_ = {.time = std::chrono::system_clock::now(), .peer = std::move(record_.peer)};
+    record_.begin(now);
     parser_ = std::make_unique<RequestParser>(shared_->limits, shared_->bodies);
   }
   const RequestParser::Result result = parser_->put(input_);
@@ -76,22 +74,20 @@ bool Connection::read_some(Time now) {
   return false;
 }
 
-// The record of the current request, as far as it was read.
 void Connection::name_request() {
   const Request& request = parser_->request();
-  record_.method = request.method;
-  record_.path = request.path;
   const std::string* id = request.headers.find("X-Request-Id");
-  record_.id = id != nullptr && id->size() <= kMaxIdBytes && is_visible(*id)
+  record_.name(request.method, request.path,
+               id != nullptr && id->size() <= kMaxIdBytes && is_visible(*id)
                    ? *id
-                   : fmt::format("{}-{}", shared_->id_prefix, ++shared_->requests);
+                   : fmt::format("{}-{}", shared_->id_prefix, ++shared_->requests));
 }
 
 void Connection::head_read(Time now) {
   name_request();
   Request& request = parser_->request();
-  request.peer = record_.peer;
-  request.id = record_.id;
+  request.peer = record_.get().peer;
+  request.id = record_.get().id;
   std::optional<Response> answer;
   if (shared_->draining)
     answer = draining_answer();
@@ -104,8 +100,7 @@ void Connection::head_read(Time now) {
     exchange_->answer(*answer);
     settle(now);
   } else if (parser_->has_body() && parser_->expects_continue() && input_.empty()) {
-    output_.bytes += kContinue;
-    output_.interim += kContinue.size();
+    output_.add_interim(kContinue);
   }
 }
 
@@ -116,7 +111,7 @@ void Connection::start_handler(Time now) {
   try {
     service_.handle(std::move(request), Responder(exchange_));
   } catch (const std::exception& error) {  // its Responder has answered
-    if (service_.report) service_.report(fmt::format("request {}: {}", record_.id, error.what()));
+    if (service_.report) service_.report(fmt::format("request {}: {}", record_.get().id, error.what()));
   }
   settle(now);
 }
@@ -124,11 +119,11 @@ void Connection::start_handler(Time now) {
 void Connection::begin_exchange(bool keep_alive, Time now) {
   state_ = State::kAnswering;
   deadline_ = now + shared_->limits.answer_time;
-  if (record_.id.empty()) name_request();
+  if (record_.get().id.empty()) name_request();
   Fields fields = service_.fields ? service_.fields(parser_->request()) : Fields();
   exchange_ = std::make_shared<Exchange>(shared_,
-                                         Exchange::Client{.request_id = record_.id,
-                                                          .is_head = record_.method == "HEAD",
+                                         Exchange::Client{.request_id = record_.get().id,
+                                                          .is_head = record_.get().method == "HEAD",
                                                           .http_1_0 = parser_->request().http_1_0,
                                                           .keep_alive = keep_alive,
                                                           .fields = fields},
@@ -148,21 +143,20 @@ void Connection::answer_and_close(const Response& answer, Time now) {
 void Connection::settle(Time now) {
   if (exchange_ == nullptr) return;
   const Exchange::Progress progress = exchange_->progress();
-  record_.status = progress.status;
+  record_.status(progress.status);
   if (progress.broken) return close(Gone::kSlow);
   if (!progress.ended) return;
   if (!progress.any_unsent) return finish(progress.keep_alive, now);
-  if (!std::exchange(answer_ended_, true)) deadline_ = now + shared_->limits.send_time;
+  if (state_ == State::kSending) return;
+  state_ = State::kSending;
+  deadline_ = now + shared_->limits.send_time;
 }
 
 void Connection::finish(bool keep_alive, Time now) {
-  record_.seconds = std::chrono::duration<double>(now - begin_).count();
-  record_.notes = exchange_->notes();
-  write_down(true);
+  record_.end(exchange_->notes(), true, now, service_.log);
   exchange_->leave(Gone::kLeft);
   exchange_.reset();
   parser_.reset();
-  answer_ended_ = false;
   if (hung_up_) return close(Gone::kLeft);
   if (keep_alive && !discards_ && !shared_->draining) {
     state_ = State::kIdle;
@@ -176,22 +170,15 @@ void Connection::finish(bool keep_alive, Time now) {
   }
 }
 
-void Connection::write_down(bool complete) {
-  record_.complete = complete;
-  if (service_.log) service_.log(record_);
-}
-
 void Connection::close(Gone reason) {
   if (closed()) return;
   state_ = State::kClosed;
   if (exchange_ != nullptr) {
     const std::shared_ptr<Exchange> exchange = std::move(exchange_);
-    const Exchange::Progress progress = exchange->progress();
-    record_.status = progress.status;
-    record_.notes = exchange->notes();
-    record_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+    record_.status(exchange->progress().status);
+    const Notes notes = exchange->notes();
     exchange->leave(reason);
-    write_down(false);
+    record_.end(notes, false, std::chrono::steady_clock::now(), service_.log);
   }
   parser_.reset();
   input_ = {};
@@ -215,8 +202,9 @@ void Connection::deadline_passed(Time now) {
   switch (state_) {
     case State::kReading:
       return answer_and_close(error_response(408, "The request did not arrive in time."), now);
+    case State::kSending:
+      return close(Gone::kSlow);
     case State::kAnswering:
-      if (answer_ended_) return close(Gone::kSlow);
       exchange_->take_over(error_response(504, "The answer took longer than the server allows."), Gone::kTime);
       return settle(now);
     case State::kIdle:
@@ -229,26 +217,21 @@ void Connection::deadline_passed(Time now) {
 
 std::string_view Connection::unsent() {
   if (closed()) return {};
-  if (output_.sent == output_.bytes.size()) {
-    output_.sent = 0;
-    output_.bytes = exchange_ != nullptr ? exchange_->pop() : std::string();
-  }
-  return std::string_view(output_.bytes).substr(output_.sent);
+  if (output_.empty()) output_.refill(exchange_ != nullptr ? exchange_->pop() : std::string());
+  return output_.unsent();
 }
 
 void Connection::sent(size_t bytes, Time now) {
-  output_.sent += bytes;
-  const size_t interim = std::min(bytes, output_.interim);
-  output_.interim -= interim;
+  const size_t answered = output_.sent(bytes);
   if (exchange_ == nullptr) return;
-  record_.bytes += bytes - interim;
-  exchange_->sent(bytes - interim);
+  record_.sent(answered);
+  exchange_->sent(answered);
   settle(now);
 }
 
 bool Connection::wants_input() const {
   if (closed() || hung_up_) return false;
-  return state_ != State::kAnswering || discards_ || input_.size() < shared_->limits.max_header_bytes;
+  return !answers() || discards_ || input_.size() < shared_->limits.max_header_bytes;
 }
 
 }  // namespace lfm2::http

@@ -2,6 +2,7 @@
 // and fuzzers drive it as the server does. Its requests are handled one after another.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -9,7 +10,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "serve/http/access_log.h"
 #include "serve/http/exchange.h"
 #include "serve/http/request_parser.h"
 #include "serve/http/service.h"
@@ -40,7 +43,7 @@ class Connection {
   bool lingers() const { return state_ == State::kLingering; }  // all is sent; only reads until the client closes
   // True while input is not read because a request is being answered. Only the socket then knows whether the client is
   // still connected.
-  bool paused() const { return state_ == State::kAnswering && !hung_up_ && !wants_input(); }
+  bool paused() const { return answers() && !hung_up_ && !wants_input(); }
   bool closed() const { return state_ == State::kClosed; }
   bool in_exchange() const { return exchange_ != nullptr; }
   Time deadline() const { return deadline_; }
@@ -49,11 +52,38 @@ class Connection {
   enum class State : uint8_t {
     kIdle,       // between two requests, or before the first one
     kReading,    // a request has begun
-    kAnswering,  // a handler works, or its answer is being sent
+    kAnswering,  // a handler works
+    kSending,    // it has ended its answer, which is not sent completely
     kLingering,  // discards further input: closing at once could make TCP drop the answer
     kClosed,
   };
 
+  // The bytes that go to the client next.
+  class Output {
+   public:
+    bool empty() const { return sent_ == bytes_.size(); }
+    std::string_view unsent() const { return std::string_view(bytes_).substr(sent_); }
+    void refill(std::string answer) {  // once it is empty
+      bytes_ = std::move(answer);
+      sent_ = 0;
+    }
+    void add_interim(std::string_view text) {  // "100 Continue", which belongs to no answer
+      bytes_ += text;
+      interim_ += text.size();
+    }
+    size_t sent(size_t bytes) {  // returns how many of the bytes are of an answer
+      const size_t interim = std::min(bytes, interim_);
+      sent_ += bytes;
+      interim_ -= interim;
+      return bytes - interim;
+    }
+
+   private:
+    std::string bytes_;
+    size_t sent_ = 0, interim_ = 0;
+  };
+
+  bool answers() const { return state_ == State::kAnswering || state_ == State::kSending; }
   void advance(Time now);
   bool read_some(Time now);  // false: no more can be read now
   void name_request();
@@ -63,7 +93,6 @@ class Connection {
   void answer_and_close(const Response& answer, Time now);
   void settle(Time now);
   void finish(bool keep_alive, Time now);
-  void write_down(bool complete);
 
   const std::shared_ptr<Shared> shared_;
   const Service& service_;
@@ -76,16 +105,10 @@ class Connection {
 
   std::string input_;  // not used yet
   std::unique_ptr<RequestParser> parser_;
-  struct {
-    std::string bytes;
-    size_t sent = 0;
-    size_t interim = 0;  // unsent bytes of "100 Continue", which belong to no exchange
-  } output_;
+  Output output_;
 
   std::shared_ptr<Exchange> exchange_;
-  bool answer_ended_ = false;
-  AccessRecord record_;  // of the current request; `peer` is that of all requests
-  Time begin_;           // of the current request
+  OpenRecord record_;
 };
 
 }  // namespace lfm2::http

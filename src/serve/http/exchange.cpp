@@ -19,21 +19,12 @@ bool has_no_body(int status) { return status == 204 || status == 304; }
 }  // namespace
 
 Exchange::Exchange(std::shared_ptr<const Shared> shared, Client client, std::function<void()> wake)
-    : shared_(std::move(shared)), client_(std::move(client)), wake_(std::move(wake)), unsent_(shared_->unsent) {}
+    : shared_(std::move(shared)), client_(std::move(client)), wake_(std::move(wake)), outbox_(shared_->unsent) {}
 
 void Exchange::notify() {
   if (notified_ || !wake_) return;
   notified_ = true;
   wake_();
-}
-
-bool Exchange::queue(std::string_view text) {
-  if (unsent_.grow(text.size())) {
-    outbox_ += text;
-    return true;
-  }
-  broken_ = true;
-  return false;
 }
 
 Fields Exchange::with_own(const Fields& headers) const {
@@ -71,7 +62,7 @@ void Exchange::queue_answer(const Response& answer) {
   if (!no_body && !client_.is_head) text += answer.body;
   status_ = answer.status;
   state_ = State::kEnded;
-  queue(text);
+  outbox_.add(text);
 }
 
 bool Exchange::answer(const Response& answer) {
@@ -85,28 +76,27 @@ bool Exchange::answer(const Response& answer) {
            : error_response(500, "The answer is larger than the server allows; ask for less, or for a stream."));
   ended.swap(callback_);
   notify();
-  return fits && !broken_;
+  return fits && !outbox_.broken();
 }
 
 bool Exchange::begin_stream(int status, std::string_view content_type, const Fields& headers) {
   const std::lock_guard lock(mutex_);
   if (!wanted()) return false;
   expect(state_ == State::kWaiting && !has_no_body(status), "a stream that begins after an answer, or without a body");
-  chunked_ = !client_.http_1_0;
-  keep_alive_ = client_.keep_alive && chunked_ && !shared_->draining;
+  keep_alive_ = client_.keep_alive && streams_chunks() && !shared_->draining;
   const Fields all = with_own(headers);
   const std::string text = head_text({.status = status,
                                       .content_type = content_type,
                                       .headers = all,
                                       .request_id = client_.request_id,
-                                      .chunked = chunked_,
+                                      .chunked = streams_chunks(),
                                       .keep_alive = keep_alive_,
                                       .http_1_0 = client_.http_1_0});
   status_ = status;
   state_ = State::kStreaming;
-  queue(text);
+  outbox_.add(text);
   notify();
-  return !broken_;
+  return !outbox_.broken();
 }
 
 bool Exchange::write(std::string_view text) {
@@ -115,18 +105,18 @@ bool Exchange::write(std::string_view text) {
   expect(state_ == State::kStreaming, "a piece of a stream that has not begun, or has ended");
   if (text.empty() || client_.is_head) return true;
   const Limits& limits = shared_->limits;
-  const bool piles_up = unsent_.bytes() > kHead && unsent_.bytes() + text.size() > limits.max_unsent_bytes;
+  const bool piles_up = outbox_.unsent() > kHead && outbox_.unsent() + text.size() > limits.max_unsent_bytes;
   if (piles_up || text.size() > limits.max_answer_bytes) {
-    broken_ = true;
-  } else if (chunked_) {
+    outbox_.break_off();
+  } else if (streams_chunks()) {
     std::string chunk;
     append_chunk(chunk, text);
-    queue(chunk);
+    outbox_.add(chunk);
   } else {
-    queue(text);
+    outbox_.add(text);
   }
   notify();
-  return !broken_;
+  return !outbox_.broken();
 }
 
 bool Exchange::end() {
@@ -135,15 +125,15 @@ bool Exchange::end() {
   if (!wanted()) return false;
   expect(state_ == State::kStreaming, "the end of a stream that has not begun, or has ended");
   state_ = State::kEnded;
-  if (chunked_ && !client_.is_head) queue(kLastChunk);
+  if (streams_chunks() && !client_.is_head) outbox_.add(kLastChunk);
   ended.swap(callback_);
   notify();
-  return !broken_;
+  return !outbox_.broken();
 }
 
 bool Exchange::behind() const {
   const std::lock_guard lock(mutex_);
-  return unsent_.bytes() > shared_->limits.behind_bytes;
+  return outbox_.unsent() > shared_->limits.behind_bytes;
 }
 
 void Exchange::on_gone(std::function<void(Gone)> callback) {
@@ -169,7 +159,7 @@ void Exchange::abandon() {
   if (state_ == State::kWaiting)
     queue_answer(error_response(500, "The server failed to answer this request."));
   else
-    broken_ = true;
+    outbox_.break_off();
   ended.swap(callback_);
   notify();
 }
@@ -178,20 +168,20 @@ Exchange::Progress Exchange::progress() {
   const std::lock_guard lock(mutex_);
   notified_ = false;
   return {.ended = state_ == State::kEnded,
-          .broken = broken_,
+          .broken = outbox_.broken(),
           .keep_alive = keep_alive_,
-          .any_unsent = unsent_.bytes() > 0,
+          .any_unsent = outbox_.unsent() > 0,
           .status = status_};
 }
 
 std::string Exchange::pop() {
   const std::lock_guard lock(mutex_);
-  return std::exchange(outbox_, {});
+  return outbox_.pop();
 }
 
 void Exchange::sent(size_t bytes) {
   const std::lock_guard lock(mutex_);
-  unsent_.shrink(bytes);
+  outbox_.sent(bytes);
 }
 
 void Exchange::take_over(const Response& answer, Gone reason) {
@@ -202,7 +192,7 @@ void Exchange::take_over(const Response& answer, Gone reason) {
     if (state_ == State::kWaiting)
       queue_answer(answer);
     else
-      broken_ = true;
+      outbox_.break_off();
     gone_ = reason;
     callback.swap(callback_);
   }
@@ -216,8 +206,7 @@ void Exchange::leave(Gone reason) {
     const std::lock_guard lock(mutex_);
     wake.swap(wake_);
     callback.swap(callback_);
-    outbox_ = {};
-    unsent_ = {};
+    outbox_.drop();
     if (state_ == State::kEnded || gone_) return;
     gone_ = reason;
   }

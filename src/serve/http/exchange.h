@@ -77,8 +77,8 @@ class Exchange {
  private:
   enum class State : uint8_t { kWaiting, kStreaming, kEnded };
 
-  bool wanted() const { return !gone_ && !broken_; }
-  bool queue(std::string_view text);  // returns false and sets `broken` if a limit is exceeded
+  bool streams_chunks() const { return !client_.http_1_0; }
+  bool wanted() const { return !gone_ && !outbox_.broken(); }
   void queue_answer(const Response& answer);
   Fields with_own(const Fields& headers) const;
   void notify();
@@ -93,13 +93,11 @@ class Exchange {
   std::function<void(Gone)> callback_;
   State state_ = State::kWaiting;
   std::optional<Gone> gone_;
-  bool broken_ = false;
-  bool keep_alive_ = false, chunked_ = false;
+  bool keep_alive_ = false;
   bool notified_ = false;  // the connection was notified and has not called progress() since
   int status_ = 0;
   Notes notes_;
-  std::string outbox_;  // bytes that pop() has not returned yet
-  ByteShare unsent_;    // counts outbox_ and the bytes that pop() returned but are not sent yet
+  Outbox outbox_;
 };
 
 }  // namespace lfm2::http
