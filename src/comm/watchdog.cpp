@@ -33,7 +33,7 @@ void write_text(const std::filesystem::path& path, const std::string& text) {
 }  // namespace
 
 Watchdog::Watchdog(std::span<RankStamps> board, size_t self, Settings settings, Ending ending)
-    : settings_(std::move(settings)), ending_(std::move(ending)), self_(&board[self]), ranks_(board) {
+    : settings_(std::move(settings)), ending_(std::move(ending)), self_(board[self]), ranks_(board) {
   if (settings_.timeout_seconds > 0) thread_ = std::thread([this] { loop(); });
 }
 
@@ -53,9 +53,7 @@ void Watchdog::check() const {
 
 void Watchdog::leave_board(int ranks_before) {
   const std::lock_guard lock(mutex_);
-  alone_.start(self_->rank());
-  self_ = &alone_;
-  ranks_ = WatchedRanks({self_, 1});
+  ranks_ = WatchedRanks(self_.leave_board());
   enter({.phase = Phase::kEnd, .limit_seconds = settings_.timeout_seconds + kHeadStartSeconds * ranks_before});
 }
 

@@ -24,6 +24,36 @@ namespace lfm2 {
 // because launchers take seconds to end the other ranks.
 constexpr double kHeadStartSeconds = 4;
 
+// The stamps of this rank: on the board of its host, or in its own memory once it has left the board.
+class OwnStamps {
+ public:
+  explicit OwnStamps(RankStamps& on_board) : stamps_(&on_board) {}
+  OwnStamps(const OwnStamps&) = delete;
+  OwnStamps& operator=(const OwnStamps&) = delete;
+
+  RankStamps* operator->() const { return stamps_; }
+  void enter(const RankActivity& activity) {
+    activity_ = activity;
+    stamps_->enter(activity);
+  }
+  const RankActivity& activity() const { return activity_; }
+  void note(uint64_t device_count) {
+    if (device_count != device_count_) stamps_->pulse();
+    device_count_ = device_count;
+  }
+  std::span<RankStamps> leave_board() {  // returns the only stamps that are left
+    alone_.start(stamps_->rank());
+    stamps_ = &alone_;
+    return {stamps_, 1};
+  }
+
+ private:
+  RankStamps* stamps_;
+  RankStamps alone_;
+  RankActivity activity_;  // with its label
+  uint64_t device_count_ = 0;
+};
+
 class Watchdog {
  public:
   struct Settings {
@@ -46,16 +76,10 @@ class Watchdog {
   int rank() const { return self_->rank(); }
 
   // Called by the rank's main thread.
-  void enter(const RankActivity& activity) {
-    activity_ = activity;
-    self_->enter(activity);
-  }
-  RankActivity activity() const { return activity_; }
+  void enter(const RankActivity& activity) { self_.enter(activity); }
+  RankActivity activity() const { return self_.activity(); }
   // `device_count` is a counter that changes while a device works. A change is progress without a stamp.
-  void note(uint64_t device_count) {
-    if (device_count != device_count_) self_->pulse();
-    device_count_ = device_count;
-  }
+  void note(uint64_t device_count) { self_.note(device_count); }
   void pulse() { self_->pulse(); }  // may be called by any thread
   void look() { self_->look(); }
 
@@ -75,9 +99,7 @@ class Watchdog {
 
   Settings settings_;
   Ending ending_;
-  RankStamps* self_;
-  RankActivity activity_;
-  uint64_t device_count_ = 0;
+  OwnStamps self_;
   std::atomic<bool> stalled_ = false, spoke_ = false;
   std::string stall_text_;  // written before stalled_ is set
 
@@ -85,7 +107,6 @@ class Watchdog {
   std::condition_variable stopping_changed_;
   bool stopping_ = false;
   WatchedRanks ranks_;  // all from mutex_ to here is guarded by it
-  RankStamps alone_;
   std::thread writer_;  // writes the file of stamps
   std::thread thread_;  // last, because the thread uses all of the above
 };

@@ -19,6 +19,33 @@ uint64_t log2_of(uint64_t value) { return static_cast<uint64_t>(std::bit_width(v
 
 }  // namespace
 
+DoublingTable::DoublingTable(Cursor& header) {
+  width_ = header.u16();
+  start_bytes_ = header.u64();
+  max_direct_bytes_ = header.u64();
+}
+
+bool DoublingTable::possible() const {
+  return std::has_single_bit(width_) && width_ <= 256 && std::has_single_bit(start_bytes_) &&
+         std::has_single_bit(max_direct_bytes_) && start_bytes_ <= max_direct_bytes_ && max_direct_bytes_ <= kMaxDirect;
+}
+
+bool DoublingTable::is_direct(uint64_t row) const {
+  return row < log2_of(max_direct_bytes_) - log2_of(start_bytes_) + 2;
+}
+
+uint64_t DoublingTable::row_bytes(uint64_t row, const Cursor& index) const {
+  const uint64_t doublings = row < 2 ? 0 : row - 1;
+  if (doublings >= 63 - log2_of(start_bytes_)) index.refuse("more rows than a heap can have");
+  return start_bytes_ << doublings;
+}
+
+uint64_t DoublingTable::rows_in(uint64_t bytes, const Cursor& index) const {
+  const uint64_t first_row = start_bytes_ * width_;
+  if (bytes < first_row) index.refuse("an index below is smaller than a row");
+  return log2_of(bytes) - log2_of(first_row) + 1;
+}
+
 FractalHeap::FractalHeap(Blocks& blocks, uint64_t address, size_t id_bytes, const std::string& what)
     : blocks_(blocks), address_(address), what_("heap of " + what), id_bytes_(id_bytes) {
   const Block header = blocks_.read_checked(address, kHeapHeaderBytes, what_);
@@ -36,25 +63,20 @@ FractalHeap::FractalHeap(Blocks& blocks, uint64_t address, size_t id_bytes, cons
   cursor.skip(8);  // free bytes
   const uint64_t free_space = cursor.u64();
   cursor.skip(8 * 8);  // counts of bytes and objects
-  width_ = cursor.u16();
-  start_bytes_ = cursor.u64();
-  max_direct_bytes_ = cursor.u64();
+  table_ = DoublingTable(cursor);
   const uint64_t max_bits = cursor.u16();
   cursor.skip(2);  // rows that a new root block starts with
   const uint64_t root = cursor.u64();
   const uint64_t root_rows = cursor.u16();
-  if (!std::has_single_bit(width_) || width_ > 256 || !std::has_single_bit(start_bytes_) ||
-      !std::has_single_bit(max_direct_bytes_) || start_bytes_ > max_direct_bytes_ || max_direct_bytes_ > kMaxDirect ||
-      max_bits < 8 || max_bits > 64 || root_rows > kMaxRows)
+  if (!table_.possible() || max_bits < 8 || max_bits > 64 || root_rows > kMaxRows)
     cursor.refuse("impossible sizes of blocks or rows");
   offset_bytes_ = (max_bits + 7) / 8;
-  length_bytes_ = std::min<size_t>((log2_of(max_direct_bytes_) + 7) / 8, bytes_for(max_managed));
+  length_bytes_ = std::min<size_t>((log2_of(table_.max_direct_bytes()) + 7) / 8, bytes_for(max_managed));
   block_header_bytes_ = 4 + 1 + 8 + offset_bytes_ + (direct_checksums_ ? kChecksumBytes : 0);
-  if (1 + offset_bytes_ + length_bytes_ > id_bytes_ || block_header_bytes_ > start_bytes_)
+  if (1 + offset_bytes_ + length_bytes_ > id_bytes_ || block_header_bytes_ > table_.start_bytes())
     cursor.refuse("its ids are too short for its size, or its blocks for their header");
-  direct_rows_ = log2_of(max_direct_bytes_) - log2_of(start_bytes_) + 2;
   if (free_space != kUndefined) read_free_space(free_space);
-  if (root != kUndefined && root_rows == 0) read_direct(root, 0, start_bytes_);
+  if (root != kUndefined && root_rows == 0) read_direct(root, 0, table_.start_bytes());
   if (root != kUndefined && root_rows > 0) read_indirect(root, 0, root_rows);
   if (huge_btree == kUndefined) return;
   for (const Block& record : read_btree2(blocks_, huge_btree, kHugeObjects, what_)) {
@@ -79,13 +101,6 @@ void FractalHeap::read_free_space(uint64_t address) {
   Cursor(sections, blocks_.where(list, what)).expect_signature("FSSE");
 }
 
-// Bytes of each block in this row: the first two rows have the smallest blocks, each further row doubles them.
-uint64_t FractalHeap::row_bytes(uint64_t row) const {
-  const uint64_t doublings = row < 2 ? 0 : row - 1;
-  if (doublings >= 63 - log2_of(start_bytes_)) blocks_.refuse(address_, what_, "more rows than a heap can have");
-  return start_bytes_ << doublings;
-}
-
 void FractalHeap::read_direct(uint64_t address, uint64_t heap_offset, uint64_t bytes) {
   const std::string what = "block of the " + what_;
   Block block = blocks_.read(address, bytes, what);
@@ -106,21 +121,18 @@ void FractalHeap::read_indirect(uint64_t address, uint64_t heap_offset, uint64_t
   const std::string what = "index of the " + what_;
   if (rows > kMaxRows) blocks_.refuse(address, what, fmt::format("{} rows", rows));
   const Block block =
-      blocks_.read_checked(address, 4 + 1 + 8 + offset_bytes_ + rows * width_ * 8 + kChecksumBytes, what);
+      blocks_.read_checked(address, 4 + 1 + 8 + offset_bytes_ + rows * table_.width() * 8 + kChecksumBytes, what);
   Cursor cursor(block, blocks_.where(address, what));
   cursor.expect_signature("FHIB", 0);
   if (cursor.u64() != address_ || cursor.number(offset_bytes_) != heap_offset)
     cursor.refuse("belongs to another heap or another place in it");
   for (uint64_t row = 0; row < rows; ++row) {
-    const uint64_t bytes = row_bytes(row);
-    for (uint64_t column = 0; column < width_; ++column) {
+    const uint64_t bytes = table_.row_bytes(row, cursor);
+    for (uint64_t column = 0; column < table_.width(); ++column) {
       const uint64_t child = cursor.u64();
-      if (child != kUndefined && row < direct_rows_) read_direct(child, heap_offset, bytes);
-      if (child != kUndefined && row >= direct_rows_) {
-        const uint64_t first_row = start_bytes_ * width_;
-        if (bytes < first_row) cursor.refuse("an index below is smaller than a row");
-        read_indirect(child, heap_offset, log2_of(bytes) - log2_of(first_row) + 1);
-      }
+      if (child != kUndefined && table_.is_direct(row)) read_direct(child, heap_offset, bytes);
+      if (child != kUndefined && !table_.is_direct(row))
+        read_indirect(child, heap_offset, table_.rows_in(bytes, cursor));
       heap_offset = checked_add(heap_offset, bytes, cursor.where());
     }
   }

@@ -26,7 +26,7 @@ class AppendedCompletions : public CompletionFile {
     start_journal(content);
     partial_.drop_unfinished();
   }
-  void start_over() override { partial_.start_over(); }
+  void start_over() override { partial_.parts().clear(); }
   void keep() override { partial_.sync(); }
 
  protected:
@@ -88,7 +88,7 @@ class H5Completions : public AppendedCompletions {
   void commit() override {
     std::vector<int64_t> offsets{0};
     std::vector<int32_t> reasons;
-    const std::deque<FilePart>& parts = partial_.order();
+    const std::deque<FilePart>& parts = partial_.parts().order();
     for (const FilePart& part : parts) {
       const Head head = head_at(part.offset);
       job_.pulse();

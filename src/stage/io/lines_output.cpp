@@ -125,7 +125,7 @@ class JsonlOutput : public JsonlLines {
   }
   void keep() override { partial_.sync(); }
   void commit() override { commit_in_order(partial_, job_.pulse); }
-  void start_over() override { partial_.start_over(); }
+  void start_over() override { partial_.parts().clear(); }
   // Reads scores from the lines of an earlier run; logits are not read back.
   void replay(int64_t first, int64_t count, ResultConsumer& consumer) const override {
     expect(job_.kind.score, "JsonlOutput: logits are not read back");

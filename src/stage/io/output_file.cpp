@@ -89,7 +89,7 @@ JournalContent new_journal(const OutputJob& job) {
 }
 
 void commit_in_order(PartialFile& partial, const std::function<void()>& pulse) {
-  if (partial.is_ordered()) return partial.commit();
+  if (partial.parts().is_ordered()) return partial.commit();
   AtomicFile ordered(pending_output(partial.output()));
   // Parts of a few bytes each are written together.
   constexpr size_t kTogether = size_t{1} << 20;
@@ -99,7 +99,7 @@ void commit_in_order(PartialFile& partial, const std::function<void()>& pulse) {
     together.clear();
     pulse();
   };
-  const std::deque<FilePart>& parts = partial.order();
+  const std::deque<FilePart>& parts = partial.parts().order();
   for (auto part = parts.begin(); part != parts.end();) {
     const uint64_t begin = part->offset;
     uint64_t end = begin;

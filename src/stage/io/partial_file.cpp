@@ -157,8 +157,8 @@ PartialFile::PartialFile(std::filesystem::path output, FileDescriptor file, int6
     : output_(std::move(output)),
       path_(partial_path(output_)),
       replica_(replica),
-      joins_(joins_parts),
-      file_(std::move(file)) {}
+      file_(std::move(file)),
+      parts_(joins_parts) {}
 
 PartialFile::~PartialFile() {
   syncing_.stop();
@@ -173,12 +173,8 @@ PartialFile::~PartialFile() {
 
 void PartialFile::start_journal(const JournalContent& content) {
   id_ = content.id;
-  end_ = 0;
   parts_.clear();
-  for (const JournalRecord& record : content.records) {
-    end_ = std::max(end_, record.offset + record.bytes);
-    add_part(record);
-  }
+  for (const JournalRecord& record : content.records) parts_.add(record);
   sync_data(file_, path_);
   journal_.emplace(journal_path(output_, replica_), content);
   if (replica_ == 0) remove_journals_of_others(output_);
@@ -187,7 +183,7 @@ void PartialFile::start_journal(const JournalContent& content) {
 
 uint64_t PartialFile::reserve(uint64_t bytes) {
   const std::lock_guard lock(adding_);
-  return std::exchange(end_, end_ + bytes);
+  return parts_.reserve(bytes);
 }
 
 void PartialFile::append(int64_t first, int64_t count, std::span<const std::byte> bytes, const HashSum& results) {
@@ -204,17 +200,8 @@ void PartialFile::append(int64_t first, int64_t count, std::span<const std::byte
 void PartialFile::finished(const JournalRecord& record) {
   const std::lock_guard lock(adding_);
   if (journal_) journal_->append(record);
-  add_part(record);
+  parts_.add(record);
   syncing_.note_change();
-}
-
-void PartialFile::add_part(const JournalRecord& record) {
-  FilePart* last = parts_.empty() ? nullptr : &parts_.back();
-  if (last != nullptr && joins_ && next_sample_ == record.first && last->offset + last->bytes == record.offset)
-    last->bytes += record.bytes;
-  else
-    parts_.push_back({.first = record.first, .offset = record.offset, .bytes = record.bytes});
-  next_sample_ = record.first + record.count;
 }
 
 void PartialFile::read(uint64_t offset, std::span<std::byte> into) const {
@@ -252,26 +239,7 @@ void PartialFile::keep_intact(JournalContent& content, const std::function<void(
   std::erase_if(content.records, [&](const JournalRecord& record) { return !holds(record, pulse); });
 }
 
-void PartialFile::drop_unfinished() { set_size(end_); }
-
-const std::deque<FilePart>& PartialFile::order() {
-  std::sort(parts_.begin(), parts_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  return parts_;
-}
-
-bool PartialFile::is_ordered() {
-  uint64_t next = 0;
-  for (const FilePart& part : order()) {
-    if (part.offset != next) return false;
-    next += part.bytes;
-  }
-  return next == end_;
-}
-
-void PartialFile::start_over() {
-  end_ = 0;
-  parts_.clear();
-}
+void PartialFile::drop_unfinished() { set_size(parts_.end()); }
 
 void PartialFile::sync_all() {
   sync_data(file_, path_);

@@ -2,13 +2,13 @@
 // the process ends, every part in the journal can be read back.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <mutex>
 #include <optional>
 #include <span>
 
 #include "stage/io/background_sync.h"
+#include "stage/io/file_parts.h"
 #include "stage/io/journal.h"
 
 namespace lfm2 {
@@ -35,16 +35,9 @@ FileDescriptor join_partial(const std::filesystem::path& output);
 // other's writes at once. Empty if the kernel does not tell who it is.
 std::string page_cache_of(const FileDescriptor& file, const std::filesystem::path& path);
 
-// The part of a journal record that is kept in memory. There may be one for each sample.
-struct FilePart {
-  int64_t first = 0;               // sample
-  uint64_t offset = 0, bytes = 0;  // see JournalRecord
-};
-
 class PartialFile {
  public:
-  // With `joins_parts`, parts that are adjacent in samples and in the file become one in memory, though not in the
-  // journal. For outputs that never look up a single sample.
+  // joins_parts: see FileParts. The journal keeps them apart.
   PartialFile(std::filesystem::path output, FileDescriptor file, int64_t replica = 0, bool joins_parts = false);
   PartialFile(PartialFile&&) = delete;
   // Without commit() the file stays if any replica has finished samples in it, else it is removed.
@@ -73,11 +66,8 @@ class PartialFile {
   // For appended parts: drops records of `content` whose bytes are not in the file or do not match their hash.
   void keep_intact(JournalContent& content, const std::function<void()>& pulse) const;
   void drop_unfinished();  // cuts off what was appended after the last finished part
-  // The parts of append(). Sorts them by sample, for this call and all later ones.
-  const std::deque<FilePart>& order();
-  // Whether the file has them in that order and without gaps.
-  bool is_ordered();
-  void start_over();  // for a benchmark's next pass
+  // For append(), and in order for the final file. Only while no other thread appends.
+  FileParts& parts() { return parts_; }
 
   void sync();         // makes finished samples durable
   void commit();       // gives the complete file its final name
@@ -85,7 +75,6 @@ class PartialFile {
   void remove();       // removes the file and its journals after its content was copied elsewhere
 
  private:
-  void add_part(const JournalRecord& record);
   void sync_all();
   void check_name();
   void save_copy();
@@ -94,13 +83,10 @@ class PartialFile {
 
   std::filesystem::path output_, path_;
   int64_t replica_ = 0;
-  bool joins_ = false;
   FileDescriptor file_;
-  std::mutex adding_;           // guards what reserve() and finished() change
-  uint64_t end_ = 0;            // the end of the appended bytes
-  uint64_t id_ = 0;             // of the journal
-  std::deque<FilePart> parts_;  // all finished parts, including earlier runs'
-  int64_t next_sample_ = 0;     // the sample after the last part, until order() is called
+  std::mutex adding_;  // guards what reserve() and finished() change
+  FileParts parts_;    // all finished parts, including earlier runs'
+  uint64_t id_ = 0;    // of the journal
   std::optional<Journal> journal_;
   bool done_ = false;
   BackgroundSync syncing_{[this] { sync_all(); }};  // last, because its thread uses the members above

@@ -1,7 +1,6 @@
 #include "stage/job/conversation.h"
 
-#include <memory>
-#include <utility>
+#include <thread>
 
 #include "base/error.h"
 #include "base/standard_streams.h"
@@ -40,6 +39,13 @@ bool InputLines::ended() const {
   return state_->ended && state_->lines.empty();
 }
 
+void Terminal::print(std::string_view text) const { print_results(text, out_); }
+
+bool Terminal::interrupted() {
+  const int before = std::exchange(seen_, interrupts_());
+  return seen_ > before;
+}
+
 Conversation::Conversation(const TextModel& model, Request each, int64_t max_positions, std::time_t now,
                            Terminal terminal)
     : model_(model),
@@ -47,10 +53,8 @@ Conversation::Conversation(const TextModel& model, Request each, int64_t max_pos
       each_(std::move(each)),
       max_positions_(max_positions),
       now_(now),
-      terminal_(std::move(terminal)),
-      lines_(terminal_.in),
-      interrupts_(terminal_.interrupts()) {
-  print("> ");
+      terminal_(std::move(terminal)) {
+  terminal_.print("> ");
 }
 
 namespace {
@@ -75,23 +79,21 @@ std::string without_controls(std::string_view text) {
 
 }  // namespace
 
-void Conversation::print(std::string_view text) { print_results(text, terminal_.out); }
-
 void Conversation::look_for_line() {
   while (!next_ && !ended_) {
-    const std::optional<std::string> line = lines_.poll();
+    const std::optional<std::string> line = terminal_.lines().poll();
     if (!line) {
-      ended_ = lines_.ended();
-      if (ended_) print("\n");
+      ended_ = terminal_.lines().ended();
+      if (ended_) terminal_.print("\n");
       return;
     }
     if (*line == "/exit") {
       ended_ = true;
     } else if (*line == "/clear") {
       messages_.clear();
-      print("> ");
+      terminal_.print("> ");
     } else if (line->find_first_not_of(" \t\r") == std::string::npos) {
-      print("> ");
+      terminal_.print("> ");
     } else {
       add_message(*line);
     }
@@ -101,15 +103,16 @@ void Conversation::look_for_line() {
 // The line and all previous ones become a request. A line that the model cannot answer is reported and dropped.
 void Conversation::add_message(const std::string& text) {
   const auto refuse = [&](const std::string& why) {
-    print(fmt::format("lfm2_stage: {}\n> ", why));
+    terminal_.print(fmt::format("lfm2_stage: {}\n> ", why));
     messages_.erase(messages_.size() - 1);
   };
   messages_.push_back({{"role", "user"}, {"content", text}});
   std::vector<int32_t> ids;
+  bool in_thought = false;
   try {
     const std::string prompt = model_.chat_text(messages_, nullptr, OrderedJson::object(), now_);
     model_.tokenizer().encode(prompt, false, ids);
-    answer_.in_thought = ends_in_thought(prompt);
+    in_thought = ends_in_thought(prompt);
   } catch (const Error& error) {
     return refuse(error.what());
   }
@@ -117,46 +120,48 @@ void Conversation::add_message(const std::string& text) {
   if (tokens >= max_positions_)
     return refuse(fmt::format("the conversation has {} tokens, expected fewer than {}: /clear begins again", tokens,
                               max_positions_));
-  next_ = each_;
-  next_->sample = answers_++;
-  next_->prompt = std::move(ids);
-  next_->max_new = max_new_tokens(tokens, each_.max_new, max_positions_);
+  next_ = {.request = each_, .in_thought = in_thought};
+  Request& request = next_->request;
+  request.sample = answers_++;
+  request.prompt = std::move(ids);
+  request.max_new = max_new_tokens(tokens, each_.max_new, max_positions_);
 }
 
 std::optional<Request> Conversation::next() {
-  std::optional<Request> request = std::exchange(next_, {});
-  if (!request) return {};
-  current_ = request->sample;
-  answer_.message = {{"role", "assistant"}, {"content", ""}};
-  answer_.reader.emplace(answer_tokens_, MessageForm{.thoughts = Thoughts::kApart, .in_thought = answer_.in_thought},
-                         SettledTokens(model_.tokenizer(), request->stop, request->rule.min_tokens));
+  if (!next_) return {};
+  Request request = std::move(next_->request);
+  const MessageForm form{.thoughts = Thoughts::kApart, .in_thought = next_->in_thought};
+  next_.reset();
+  answer_.emplace(
+      Answer{.sample = request.sample,
+             .reader = {answer_tokens_, form, SettledTokens(model_.tokenizer(), request.stop, request.rule.min_tokens)},
+             .message = {{"role", "assistant"}, {"content", ""}}});
   return request;
 }
 
 std::vector<int32_t> Conversation::cancelled() {
-  const bool interrupted = terminal_.interrupts() > interrupts_;
-  interrupts_ = terminal_.interrupts();
-  if (interrupted && current_) {
-    const int32_t sample = *current_;
+  const bool interrupted = terminal_.interrupted();
+  if (interrupted && answer_) {
+    const int32_t sample = answer_->sample;
     end_answer();
     return {sample};
   }
   if (interrupted) {
     ended_ = true;
-    print("\n");
+    terminal_.print("\n");
   }
-  if (!current_) look_for_line();
+  if (!answer_) look_for_line();
   return {};
 }
 
 void Conversation::drawn(std::vector<SampleToken> tokens) {
   for (const auto& [sample, token] : tokens) {
-    if (sample != current_) continue;
+    if (!answer_ || sample != answer_->sample) continue;
     if (token.ends == FinishReason::kError) {
       fail_answer();
       continue;
     }
-    answer_.reader->feed(token.token);
+    answer_->reader.feed(token.token);
     show_parts();
     if (token.ends) end_answer();
   }
@@ -164,33 +169,33 @@ void Conversation::drawn(std::vector<SampleToken> tokens) {
 
 // Prints what is new. A thought is shown between its tags.
 void Conversation::show_parts() {
-  for (const AnswerPart& part : answer_.reader->pop_parts()) {
+  for (const AnswerPart& part : answer_->reader.pop_parts()) {
     const bool thought = part.kind == AnswerPart::Kind::kThought,
-               thinks = answer_.message.contains("reasoning_content");
-    OrderedJson& text = answer_.message[thought ? "reasoning_content" : "content"];
+               thinks = answer_->message.contains("reasoning_content");
+    OrderedJson& text = answer_->message[thought ? "reasoning_content" : "content"];
     const bool begins = !text.is_string() || text == "";
-    if (begins && thinks != thought) print(std::string(thought ? kBeginThought : kEndThought));
+    if (begins && thinks != thought) terminal_.print(std::string(thought ? kBeginThought : kEndThought));
     text = (text.is_string() ? text.get_ref<const std::string&>() : "") + part.text;
-    print(without_controls(part.text));
+    terminal_.print(without_controls(part.text));
   }
 }
 
 // Neither the line nor the answer is kept, as for a line that cannot be answered, because they would begin the next
 // prompt.
 void Conversation::fail_answer() {
-  answer_.reader->end(true);
+  answer_->reader.end(true);
   show_parts();
-  print(fmt::format("\nlfm2_stage: {}\n> ", kNotFiniteError));
+  terminal_.print(fmt::format("\nlfm2_stage: {}\n> ", kNotFiniteError));
   messages_.erase(messages_.size() - 1);
-  current_.reset();
+  answer_.reset();
 }
 
 void Conversation::end_answer() {
-  answer_.reader->end(true);
+  answer_->reader.end(true);
   show_parts();
-  print("\n> ");
-  messages_.push_back(std::move(answer_.message));
-  current_.reset();
+  terminal_.print("\n> ");
+  messages_.push_back(std::move(answer_->message));
+  answer_.reset();
 }
 
 }  // namespace lfm2

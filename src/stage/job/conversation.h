@@ -7,10 +7,12 @@
 #include <ctime>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
+#include <string_view>
+#include <utility>
 
 #include "base/json/json.h"
 #include "openai/answer/answer_reader.h"
@@ -36,12 +38,27 @@ class InputLines {
   std::shared_ptr<State> state_;
 };
 
+// The user of a conversation.
+class Terminal {
+ public:
+  // `interrupts` returns the number of interrupts so far.
+  Terminal(std::FILE* in, std::FILE* out, std::function<int()> interrupts)
+      : lines_(in), out_(out), interrupts_(std::move(interrupts)), seen_(interrupts_()) {}
+
+  InputLines& lines() { return lines_; }
+  void print(std::string_view text) const;
+  bool interrupted();  // since the previous call
+
+ private:
+  InputLines lines_;
+  std::FILE* out_;
+  std::function<int()> interrupts_;
+  int seen_;  // interrupts until the previous call of interrupted()
+};
+
+// An interrupt ends an answer; without one, it ends the conversation.
 class Conversation : public RequestSource {
  public:
-  struct Terminal {
-    std::FILE *in = nullptr, *out = nullptr;
-    std::function<int()> interrupts;  // number of interrupts so far: one ends an answer, two the conversation
-  };
   // `each` sets how answers are sampled; its max_new is lowered to fit into `max_positions` positions.
   Conversation(const TextModel& model, Request each, int64_t max_positions, std::time_t now, Terminal terminal);
 
@@ -57,27 +74,27 @@ class Conversation : public RequestSource {
   void end_answer();
   void fail_answer();
   void show_parts();
-  void print(std::string_view text);
 
   const TextModel& model_;
   const AnswerTokens answer_tokens_;
   const Request each_;
   const int64_t max_positions_;
   const std::time_t now_;
-  const Terminal terminal_;
-  InputLines lines_;
+  Terminal terminal_;
   OrderedJson messages_ = OrderedJson::array();
-  std::optional<Request> next_;     // the request made from the newest line
-  std::optional<int32_t> current_;  // the sample of the current answer
-  int32_t answers_ = 0;
-  int interrupts_ = 0;  // interrupts handled so far
-  bool ended_ = false;
-  struct Answer {
-    bool in_thought = false;  // where the prompt ends
-    OrderedJson message;      // so far
-    std::optional<AnswerReader> reader;
+  struct Next {  // made from the newest line
+    Request request;
+    bool in_thought;  // where the prompt ends
   };
-  Answer answer_;  // the current one, or the next
+  std::optional<Next> next_;
+  struct Answer {
+    int32_t sample;
+    AnswerReader reader;
+    OrderedJson message;  // so far
+  };
+  std::optional<Answer> answer_;  // the current one
+  int32_t answers_ = 0;
+  bool ended_ = false;
 };
 
 }  // namespace lfm2

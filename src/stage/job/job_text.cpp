@@ -1,7 +1,5 @@
 #include "stage/job/job_text.h"
 
-#include <tuple>
-
 #include "base/json/json.h"
 #include "base/stop.h"
 #include "openai/request_line.h"
@@ -50,15 +48,17 @@ JobText::JobText(const Options& options, MpiWorld& world)
     const bool asks = lines_ && extension_of_lines(options.first_input()) != ".txt" && !known.value_or(false) &&
                       !options.results.score;
     const LineKind kind = asks || (lines_ && !known) ? kind_of_lines(*lines_) : LineKind::kNone;
-    embeds_ = asks && kind == LineKind::kEmbeddings;
-    continues_ = !embeds_ && (known ? *known : kind == LineKind::kContinued || is_batch(kind));
+    if (asks && kind == LineKind::kEmbeddings)
+      kind_ = JobKind::kEmbeds;
+    else if (known ? *known : kind == LineKind::kContinued || is_batch(kind))
+      kind_ = JobKind::kContinues;
   }
   const double timeout = kDiskFactor * options.timeout_seconds;
-  std::tie(continues_, embeds_) = world.broadcast_value(std::pair(continues_, embeds_), 0, timeout, "kind of job");
-  if (embeds_)
+  kind_ = world.broadcast_value(kind_, 0, timeout, "kind of job");
+  if (embeds())
     check_embeddings(options);
   else
-    check_kind(options, continues_);
+    check_kind(options, continues());
   now_ = world.broadcast_value(world.rank() == writer_ ? time_of_job() : 0, writer_, timeout, "time of the job");
 }
 
@@ -73,8 +73,8 @@ std::time_t JobText::time_of_job() const {
 }
 
 void JobText::open(const ShardSet& shards) {
-  const bool writes_text = continues_ && options_.output.extension() == ".jsonl";
-  stops_ = continues_ && !options_.generation.sampling.stop.empty();
+  const bool writes_text = continues() && options_.output.extension() == ".jsonl";
+  stops_ = continues() && !options_.generation.sampling.stop.empty();
   const bool needed = stops_ || lines_ || options_.command != Command::kRun || writes_text || options_.results.score ||
                       !options_.tokenizer.empty();
   const std::filesystem::path folder =
@@ -94,7 +94,7 @@ void JobText::open(const ShardSet& shards) {
         options_.weights.string());
     if (stops_) throw Error(ExitCode::kData, "--stop: " + missing_);
   }
-  if (continues_) read_generation_config(folder);
+  if (continues()) read_generation_config(folder);
 }
 
 void JobText::read_generation_config(const std::filesystem::path& folder) {
@@ -112,7 +112,7 @@ void JobText::read_generation_config(const std::filesystem::path& folder) {
 }
 
 Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
-  if (model_ && continues_)
+  if (model_ && continues())
     constraints_ = std::make_unique<grammar::ConstraintCache>(model_->tokenizer(), config.vocab);
   const LineContext context{.vocab = config.vocab,
                             .max_positions = max_sample_tokens(options_, config),
@@ -121,10 +121,10 @@ Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
                             .text_error = missing_,
                             .constraints = constraints_.get(),
                             .strict = options_.strict,
-                            .continues = continues_,
+                            .continues = continues(),
                             .scores = options_.results.score,
                             .states = options_.results.hidden != Hidden::kNone,
-                            .embeddings = embeds_,
+                            .embeddings = embeds(),
                             .drafts = options_.generation.drafts(),
                             .now = now_};
   if (is_live(options_.command)) {
@@ -148,7 +148,7 @@ Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
 }
 
 void JobText::share(const ModelConfig& config, double timeout_seconds) {
-  if (!continues_) return;
+  if (!continues()) return;
   const int stages = world_.size() / options_.replicas;
   for (int last = stages - 1; last < world_.size(); last += stages) {
     if (last == 0) continue;

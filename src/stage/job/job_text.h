@@ -30,15 +30,17 @@ int ranks_of_a_pipeline(int ranks, int replicas);
 // Called with each piece of the input that rank 0 reads: tells the watchdog of progress. Error(kStopped) on request.
 void pulse_while_reading(MpiWorld& world);
 
+enum class JobKind : uint8_t { kScores, kEmbeds, kContinues };
+
 class JobText {
  public:
   // Collective. Opens an input of lines, on rank 0, and determines the kind of job. Error(kUsage) for options that
   // contradict each other in a job of that kind.
   JobText(const Options& options, MpiWorld& world);
 
-  bool continues() const { return continues_; }
+  bool continues() const { return kind_ == JobKind::kContinues; }
   // Whether the lines are /v1/embeddings'.
-  bool embeds() const { return embeds_; }
+  bool embeds() const { return kind_ == JobKind::kEmbeds; }
   // The time of the job: that of the resumed run, else now. Equal on all ranks.
   std::time_t now() const { return now_; }
 
@@ -65,7 +67,7 @@ class JobText {
 
   const Options& options_;
   MpiWorld& world_;
-  bool continues_ = false, embeds_ = false;
+  JobKind kind_ = JobKind::kScores;
   int writer_ = 0;  // the rank that writes the output
   std::time_t now_ = 0;
   std::unique_ptr<LineReader> lines_;

@@ -133,9 +133,8 @@ std::unique_ptr<SharedRequests> ChatTraffic::open(const Capacity& capacity) {
   Request each = request_defaults(job_).of_text;
   if (!job_.options.generation.sampling.max_new && !job_.text.generation_config().max_new)
     each.max_new = job_.config().max_positions;
-  return std::make_unique<UnsharedRequests>(
-      std::make_unique<Conversation>(*job_.text.model(), std::move(each), capacity.positions, job_.text.now(),
-                                     Conversation::Terminal{.in = stdin, .out = stdout, .interrupts = interrupts}));
+  return std::make_unique<UnsharedRequests>(std::make_unique<Conversation>(
+      *job_.text.model(), std::move(each), capacity.positions, job_.text.now(), Terminal(stdin, stdout, interrupts)));
 }
 
 }  // namespace

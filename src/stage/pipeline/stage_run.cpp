@@ -5,40 +5,11 @@
 
 namespace lfm2 {
 
-void OverlapClock::computed(const Span& span) {
-  computing_.push_back(span);
-  if (computing_.size() <= kComputed) return;
-  for (Spans* spans : {&sending_, &waiting_})
-    while (!spans->open.empty() && spans->open.front().start < computing_.front().end) close_oldest(*spans);
-  computing_.pop_front();
-}
-
-void OverlapClock::add(Spans& spans, const Span& span) {
-  spans.total += span.end - span.start;
-  spans.open.push_back(span);
-  if (spans.open.size() > kOpen) close_oldest(spans);
-}
-
-void OverlapClock::close_oldest(Spans& spans) {
-  const Span span = spans.open.front();
-  spans.open.pop_front();
-  const auto first = std::partition_point(computing_.begin(), computing_.end(),
-                                          [&](const Span& computed) { return computed.end <= span.start; });
-  for (auto at = first; at != computing_.end() && at->start < span.end; ++at)
-    spans.hidden += std::min(at->end, span.end) - std::max(at->start, span.start);
-}
-
-void OverlapClock::finish() {
-  for (Spans* spans : {&sending_, &waiting_})
-    while (!spans->open.empty()) close_oldest(*spans);
-}
-
 StageRun::StageRun(const StageLinks& links, RunUnit unit, bool traced, std::function<void()> look_around,
                    Wait::Pace pace)
     : links_(links),
       shape_(links.shape()),
       unit_(unit),
-      traced_(traced),
       waiter_(
           links.watchdog,
           [this, look_around = std::move(look_around)] {
@@ -51,16 +22,14 @@ StageRun::StageRun(const StageLinks& links, RunUnit unit, bool traced, std::func
           },
           // Without a channel, only the device's signal can end a wait.
           links.channel == nullptr && links.backend.work_done() != nullptr ? Wait::Pace{.eager_seconds = 0} : pace,
-          links.backend.work_done()) {}
+          links.backend.work_done()),
+      trace_(traced) {}
 
 void StageRun::begin(const std::function<bool()>& stop) {
   start_ = steady_seconds();
   collect_times();  // those of the previous run and of connecting are dropped below
   times_ = {.busy_with = std::vector<double>(links_.pieces.size())};
   overlaps_ = {};
-  sending_.clear();
-  receiving_.clear();
-  newest_arrival_ = 0;
   trace_.clear();
   stop_ = stop;
   passed_on_ = false;
@@ -84,7 +53,7 @@ double StageRun::wait(const std::function<bool()>& done, Phase phase, Unit unit,
 }
 
 double StageRun::wait_for_rank(const std::function<bool()>& done, Phase phase, Unit unit, int rank) {
-  const double start = traced_ ? steady_seconds() : 0;
+  const double start = trace_.traced() ? steady_seconds() : 0;
   const double waited = waiter_.until(done, activity(phase, unit, rank));
   if (waited > 0) trace(TraceKind::kWait, unit, start, start + waited, phase);
   return waited;
@@ -92,12 +61,12 @@ double StageRun::wait_for_rank(const std::function<bool()>& done, Phase phase, U
 
 void StageRun::receive(int buffer, const Tensor& into, Unit unit) {
   links_.channel->receive(buffer, into);
-  if (traced_) receiving_.push_back({unit, buffer});
+  trace_.receives(unit, buffer);
 }
 
 void StageRun::send(int buffer, const Tensor& from, Event& computed, Unit unit) {
   links_.channel->send(buffer, from, computed);
-  if (traced_) sending_.push_back({unit, buffer});
+  trace_.sends(unit, buffer);
 }
 
 void StageRun::wait_for_free_buffer(int buffer, Unit before, const std::function<bool()>& computed) {
@@ -150,24 +119,7 @@ void StageRun::collect_times() {
     times_.sending += span.end - span.start;
     overlaps_.sent(span);
   }
-  if (traced_) trace_transfers(transfers);
-}
-
-// A receive that was posted before the previous arrival counts from that arrival on. Transfers that ended before the
-// run are in no list.
-void StageRun::trace_transfers(const Channel::Transfers& transfers) {
-  const auto take = [&](std::deque<Transfer>& open, TraceKind kind, const Span& span, double start) {
-    if (open.empty()) return;
-    const Transfer transfer = open.front();
-    open.pop_front();
-    trace(kind, transfer.unit, start, span.end);
-    trace_.back().buffer = transfer.buffer;
-  };
-  for (const Span& span : transfers.sent) take(sending_, TraceKind::kSend, span, span.start);
-  for (const Span& span : transfers.received) {
-    take(receiving_, TraceKind::kReceive, span, std::max(span.start, newest_arrival_));
-    newest_arrival_ = std::max(newest_arrival_, span.end);
-  }
+  trace_.ended(transfers);
 }
 
 }  // namespace lfm2

@@ -2,7 +2,6 @@
 // request to stop, times, and the trace.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <span>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "comm/control_link.h"
 #include "comm/wait.h"
 #include "stage/model/stage.h"
+#include "stage/pipeline/overlap_clock.h"
 #include "stage/pipeline/schedule.h"
 #include "stage/pipeline/trace.h"
 
@@ -33,36 +33,6 @@ void for_each_field(MaybeConst<StageTimes> auto& times, const auto& each) {  // 
   each(times.total, times.busy, times.busy_with, times.busy_each, times.sending, times.hidden, times.receiving);
 }
 
-// Measures how much of the sends and of the waits for arrivals overlapped with computation. Spans of each kind must be
-// added in the order of their ends. Only the newest spans are kept, so a run may have any length.
-class OverlapClock {
- public:
-  void computed(const Span& span);
-  void sent(const Span& span) { add(sending_, span); }
-  void waited(const Span& span) { add(waiting_, span); }
-  void finish();  // called after all spans were added
-
-  double hidden_sending() const { return sending_.hidden; }
-  double waiting() const { return waiting_.total; }
-  double hidden_waiting() const { return waiting_.hidden; }
-  size_t kept() const { return computing_.size() + sending_.open.size() + waiting_.open.size(); }
-
- private:
-  struct Spans {
-    std::deque<Span> open;  // spans that may overlap with a computation not added yet
-    double total = 0, hidden = 0;
-  };
-  // A span is compared with the computations after kOpen later spans of its kind. By then both buffers of the stage
-  // were reused, so every computation that began before the end of the span has ended.
-  static constexpr size_t kOpen = 64, kComputed = 1024;
-
-  void add(Spans& spans, const Span& span);
-  void close_oldest(Spans& spans);
-
-  std::deque<Span> computing_;
-  Spans sending_, waiting_;
-};
-
 // What a rank computes and its links to the other ranks of the pipeline.
 struct StageLinks {
   Backend& backend;
@@ -81,11 +51,6 @@ struct StageLinks {
     return ranges;
   }
   PipelineShape shape() const { return {.stages = stages, .pieces = std::ssize(pieces)}; }
-};
-
-// A micro-batch or step, and the rank's piece of layers that computes it.
-struct Unit {
-  int64_t number = 0, piece = 0;
 };
 
 // Seconds between polls on GPUs. A rank with a GPU also has its own CPU core, and the end of device work wakes no
@@ -127,23 +92,16 @@ class StageRun {
   void enter(Phase phase, Unit unit) { links_.watchdog.enter(activity(phase, unit)); }
   void collect_times();  // collects work and transfers that ended since the last call
   void trace(TraceKind kind, Unit unit, double start, double end, Phase phase = Phase::kCompute) {
-    if (traced_)
-      trace_.push_back(
-          {.kind = kind, .unit = unit.number, .piece = unit.piece, .start = start, .end = end, .phase = phase});
+    trace_.add({.kind = kind, .unit = unit.number, .piece = unit.piece, .start = start, .end = end, .phase = phase});
   }
   void trace(TraceKind kind, const Span& span) { trace(kind, unit_of(span.tag), span.start, span.end); }
 
   StageTimes times() const { return times_; }
   double busy_so_far() const { return times_.busy; }  // of the current run
   double total_so_far() const { return steady_seconds() - start_; }
-  const std::vector<TraceEvent>& trace() const { return trace_; }  // empty unless traced
+  const std::vector<TraceEvent>& trace() const { return trace_.events(); }  // empty unless traced
 
  private:
-  // A transfer whose end was not seen yet.
-  struct Transfer {
-    Unit unit;
-    int buffer;
-  };
   RankActivity activity(Phase phase, Unit unit, int peer = RankActivity::kNobody) const {
     return {.phase = phase,
             .unit = unit.number,
@@ -158,22 +116,17 @@ class StageRun {
   bool receives(Unit unit) const { return !links_.first() || unit.piece > 0; }
   bool sends(Unit unit) const { return !links_.last() || unit.piece + 1 < shape_.pieces; }
   void add_to_each(Unit unit, double seconds);
-  void trace_transfers(const Channel::Transfers& transfers);
 
   StageLinks links_;
   PipelineShape shape_;
   RunUnit unit_;
-  bool traced_;
   Wait waiter_;
   std::function<bool()> stop_;
   bool passed_on_ = false;
   double start_ = 0;
   StageTimes times_{.busy_with = std::vector<double>(links_.pieces.size())};
   OverlapClock overlaps_;
-  // In a traced run: transfers in the order of their begins and ends, and the end of the newest arrival.
-  std::deque<Transfer> sending_, receiving_;
-  double newest_arrival_ = 0;
-  std::vector<TraceEvent> trace_;
+  RunTrace trace_;
 };
 
 }  // namespace lfm2

@@ -1,19 +1,13 @@
 // Loads the weights of a stage from shards into device memory and owns them, including embedding and LM head.
 #pragma once
 
-#include <condition_variable>
-#include <exception>
-#include <functional>
-#include <map>
-#include <mutex>
 #include <set>
 #include <span>
-#include <thread>
 
-#include "base/progress.h"
 #include "kernels/tensor_memory.h"
 #include "stage/model/weight_source.h"
 #include "stage/shards/shard_reader.h"
+#include "stage/shards/weight_readers.h"
 
 namespace lfm2 {
 
@@ -22,14 +16,9 @@ namespace lfm2 {
 // experts. An fp8 weight that the device holds in another type is its scaled value, rounded once.
 DType held_dtype(const ShardSet& shards, const ShardTensor& tensor, DType compute);
 
-// Reader threads pop tensors from a queue. Each thread reads a tensor's bytes into the pieces of its Loader, adds them
-// to the checksum, and passes them to the device.
 class ShardWeights : public WeightSource {
  public:
   ShardWeights(const ShardSet& shards, Backend& backend, DType compute, Progress& progress, int readers);
-  ShardWeights(const ShardWeights&) = delete;
-  ShardWeights& operator=(const ShardWeights&) = delete;
-  ~ShardWeights() override;  // ends the readers, even with tensors left to read
 
   Tensor load(const std::vector<std::string>& names, std::initializer_list<int64_t> dims, Rows rows) override;
   Tensor load_for_products(const std::vector<std::string>& names, std::initializer_list<int64_t> dims,
@@ -44,26 +33,9 @@ class ShardWeights : public WeightSource {
   uint64_t bytes() const { return memory_.bytes(); }
 
  private:
-  struct Task {
-    const ShardTensor* source = nullptr;  // null: the task writes zeros
-    Tensor target;
-    Placement place;
-    int64_t count = 0;  // elements
-    // Instead of these members: loads the scales of these weights, whose rows `rows` joins in `target`.
-    std::vector<const ShardTensor*> scaled = {};
-    Rows rows = Rows::kBehindOneAnother;
-  };
-  void add(Task task);
   void add_part(const ShardTensor& part, const Tensor& tensor, int64_t first);
   void add_gate_or_up(const ShardTensor& part, const Tensor& tensor, int64_t first);
   void add_scales(const std::vector<const ShardTensor*>& weights, Tensor& tensor, Rows rows);
-  void reader_loop();
-  void read(const Task& task, Loader& loader);
-  void read_scales(const Task& task, Loader& loader);
-  static void clear(const Task& task, Loader& loader);
-  bool pop(Task& task);  // waits for a task; false if no further one will come
-  void end_readers();
-  void stop(std::exception_ptr error);
 
   const ShardSet& shards_;
   Backend& backend_;
@@ -71,14 +43,7 @@ class ShardWeights : public WeightSource {
   TensorMemory memory_;
   std::set<std::string> asked_for_;
   std::vector<Tensor> tiled_;  // rows until finish()
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::multimap<int64_t, Task, std::greater<>> tasks_;  // by number of elements; equal ones in the order of insertion
-  bool complete_ = false;                               // no further task will be added
-  std::exception_ptr error_;
-  Progress& progress_;                // all from mutex_ to here is guarded by it
-  std::vector<std::thread> readers_;  // last, because the threads use all of the above
+  WeightReaders readers_;      // last, because its threads fill the memory
 };
 
 // The tensors of a rank with these pieces: those of their layers, the embedding with the first layer and, up to

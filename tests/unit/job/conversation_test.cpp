@@ -37,8 +37,7 @@ class ConversationTest : public ::testing::Test {
   }
 
   Conversation begin(int64_t max_positions = 1000) {
-    return Conversation(*model_, {.max_new = 5}, max_positions, 0,
-                        {.in = in_, .out = out_, .interrupts = [this] { return interrupts_; }});
+    return Conversation(*model_, {.max_new = 5}, max_positions, 0, {in_, out_, [this] { return interrupts_; }});
   }
   void type(const std::string& line) {
     std::fputs((line + "\n").c_str(), typed_);
@@ -164,7 +163,7 @@ TEST_F(ConversationTest, ShowsControlCharactersAsQuestionMarks) {
 // What may become a stop text is shown at the end.
 TEST_F(ConversationTest, ShowsThemAsSuchInWhatWasHeldBack) {
   Conversation conversation(*model_, {.max_new = 5, .stop = {"\x1b]0;x\x07y"}}, 1000, 0,
-                            {.in = in_, .out = out_, .interrupts = [this] { return interrupts_; }});
+                            {in_, out_, [this] { return interrupts_; }});
   type("hi");
   answer(conversation, next(conversation)->sample, "a\x1b]0;x\x07");
   EXPECT_EQ(printed(), "> a?]0;x?\n> ");
