@@ -4,8 +4,7 @@
     shape.py [--largest N]
 
 Lines are those from the first of the declaration to the closing brace. A class has behaviour where it is declared as `class` or has a
-private part; what every member of is open to all is a plain struct, of any size. Ends with 1 where something new is too large, and where a
-known exception is gone: then its entry below goes too. Files are known by their name alone, so that they can be moved.
+private part; what every member of is open to all is a plain struct, of any size. There are no exceptions. Ends with 1 where something is too large.
 """
 import argparse, bisect, collections, pathlib, re, sys
 
@@ -14,25 +13,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CODE = ("src", "operators", "weights-tools", "include", "tests", "examples")
 FOLDERS = ("src", "operators", "weights-tools", "tests/unit", "tests/cuda")  # these and the folders below them
 SUFFIXES = {".h", ".c", ".cpp", ".cu", ".cuh"}
-
-# Functions that may have any size, with the reason.
-EXEMPT = {}
-# Still to be made smaller: their size today, which they may not grow beyond.
-KNOWN_FUNCTIONS = {}
-KNOWN_CLASSES = {
-    ("connection.h", "Connection"): 14,
-    ("conversation.h", "Conversation"): 14,
-    ("cpu_ops.h", "CpuOps"): 13,
-    ("exchange.h", "Exchange"): 15,
-    ("h5_heap.h", "FractalHeap"): 14,
-    ("job_text.h", "JobText"): 13,
-    ("partial_file.h", "PartialFile"): 13,
-    ("sequences.h", "Sequences"): 15,
-    ("shard_weights.h", "ShardWeights"): 13,
-    ("stage_run.h", "StageRun"): 14,
-    ("watchdog.h", "Watchdog"): 15,
-}
-KNOWN_FOLDERS = set()
 
 
 def blanked(text):
@@ -170,30 +150,12 @@ def data_members(statement):
     return 0 if re.fullmatch(r"(class|struct|union) \w+", text) and not statement.startswith("struct ") else text.count(",") + 1
 
 
-def judge(what, most, found, known):
-    """Prints what is too large and not listed, and what is listed and no longer too large. True where there is neither."""
-    well = True
-    for key, size in sorted(found.items()):
-        if key not in EXEMPT and size > known.get(key, most):
-            print(f"{': '.join(key)}: {size} {what}, at most {known.get(key, most)}")
-            well = False
-    for key in sorted(known):
-        if found.get(key, 0) <= most:
-            print(f"{': '.join(key)}: not over {most} {what} any more, or gone: its entry in shape.py goes too")
-            well = False
-    return well
-
-
-def judge_folders(counts):
-    well = True
-    for folder, count in sorted(counts.items()):
-        if count > MOST_FILES and folder not in KNOWN_FOLDERS:
-            print(f"{folder}: {count} files, at most {MOST_FILES}")
-            well = False
-    for folder in sorted(KNOWN_FOLDERS):
-        if counts[folder] <= MOST_FILES:
-            print(f"Note: {folder} is not over {MOST_FILES} files any more: its entry in shape.py is no longer needed")
-    return well
+def judge(what, most, found):
+    """Prints what is too large. True where there is nothing."""
+    large = [(key, size) for key, size in sorted(found.items()) if size > most]
+    for key, size in large:
+        print(f"{key if isinstance(key, str) else ': '.join(key)}: {size} {what}, at most {most}")
+    return not large
 
 
 def forgotten_tests():
@@ -227,18 +189,13 @@ def main():
             print(f"{size:4} {what}: {key if isinstance(key, str) else ': '.join(key)}")
     if len(functions) < 1000 or len(classes) < 100:
         sys.exit(f"Only {len(functions)} functions and {len(classes)} classes found: this script no longer reads the source")
-    well = [judge("lines", MOST_LINES, functions, KNOWN_FUNCTIONS), judge("data members", MOST_MEMBERS, classes, KNOWN_CLASSES),
-            judge_folders(folders)]
-    gone = [key for key in EXEMPT if functions[key] <= MOST_LINES]
-    for key in gone:
-        print(f"{': '.join(key)}: needs no exemption any more: its entry in shape.py goes too")
+    well = [judge("lines", MOST_LINES, functions), judge("data members", MOST_MEMBERS, classes), judge("files", MOST_FILES, folders)]
     forgotten = forgotten_tests()
     for path in forgotten:
         print(f"{path.relative_to(ROOT)}: no CMakeLists.txt names this test, so that it is never built: add it there")
-    if not all(well) or gone or forgotten:
+    if not all(well) or forgotten:
         return 1
-    print(f"{len(functions)} functions, {len(classes)} classes and {len(plain)} plain structs; {len(KNOWN_FUNCTIONS)} functions and "
-          f"{len(KNOWN_CLASSES)} classes are known to be too large")
+    print(f"{len(functions)} functions, {len(classes)} classes and {len(plain)} plain structs: none is too large")
     return 0
 
 
