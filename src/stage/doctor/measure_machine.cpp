@@ -13,7 +13,7 @@ namespace lfm2 {
 
 namespace {
 
-constexpr double kWarmSeconds = 0.5;  // of a GPU before each block: its clock falls under load
+constexpr double kWarmSeconds = 0.25;  // of a GPU before each size: its clock falls under load
 // Lengths of samples, and cached tokens of sequences, that are timed besides --length. Attention is linear in both.
 constexpr int64_t kShortSample = 32, kLongCpuSample = 512, kLongCudaSample = 2048;
 constexpr int64_t kFewCached = 32, kManyCached = 512;
@@ -60,7 +60,7 @@ class HostTimer {
     const std::vector<int64_t> rows = saved_row_sizes();
     with_block(shards_, *machine_.backend, compute_, config_.layers * kBlocksOfLayer - 1, [&](const Stage& stage) {
       together();
-      costs.head = measure_head_curve(*machine_.backend, stage, compute_, rows, others());
+      costs.head = measure_head_curve(*machine_.backend, stage, compute_, rows, conditions());
     });
     return costs;
   }
@@ -73,10 +73,9 @@ class HostTimer {
     });
   }
   void time(const Stage& stage, HostCosts& costs, const std::function<void()>& together) const {
-    const TimedConditions conditions{.warm_seconds = machine_.cuda ? kWarmSeconds : 0, .others = others()};
     const auto curve = [&](TimedSamples samples, const std::vector<int64_t>& sizes) {
       together();
-      return measure_stage_curve(*machine_.backend, stage, compute_, samples, sizes, conditions);
+      return measure_stage_curve(*machine_.backend, stage, compute_, samples, sizes, conditions());
     };
     // A feed-forward does not know which tokens belong together.
     const bool once = !stage.layers().has_mixer(stage.layers().first);
@@ -97,7 +96,9 @@ class HostTimer {
     }
   }
 
-  const OtherWeights* others() const { return others_ ? &*others_ : nullptr; }
+  TimedConditions conditions() const {
+    return {.warm_seconds = machine_.cuda ? kWarmSeconds : 0, .others = others_ ? &*others_ : nullptr};
+  }
 
   const Machine& machine_;
   const ShardSet& shards_;

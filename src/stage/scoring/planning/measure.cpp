@@ -23,11 +23,11 @@ namespace {
 // Times work on the device.
 class Stopwatch {
  public:
-  Stopwatch(Backend& backend, const OtherWeights* others)
+  Stopwatch(Backend& backend, TimedConditions conditions)
       : backend_(backend),
-        other_weights_(others),
+        conditions_(conditions),
         runs_(!backend.memory_is_host_memory() ? 4
-              : others                         ? 3
+              : conditions.others != nullptr   ? 3
                                                : 2) {
     const bool has_room = backend.free_bytes() > 4 * kOtherBytes;
     if (!backend.memory_is_host_memory() && has_room) others_ = backend.allocate(kOtherBytes);
@@ -51,7 +51,7 @@ class Stopwatch {
     for (int run = 0; run <= runs_; ++run) {
       // Between two uses of a layer's weights other layers are computed, so the weights must come from the device's
       // memory, not its L2.
-      if (other_weights_ != nullptr) stream.submit([&] { other_weights_->read(backend_.ops()); }, 0);
+      if (conditions_.others != nullptr) stream.submit([&] { conditions_.others->read(backend_.ops()); }, 0);
       if (others_.data()) backend_.copy(stream, others_.data(), others_.data() + kOtherBytes / 2, kOtherBytes / 2);
       stream.submit(
           [&] {
@@ -65,11 +65,11 @@ class Stopwatch {
     for (const Span& span : stream.pop_finished())
       if (span.tag > 0) found.push_back(span.end - span.start);
     std::sort(found.begin(), found.end());
-    return found[other_weights_ != nullptr ? found.size() / 2 : 0];
+    return found[conditions_.warm_seconds > 0 || conditions_.others != nullptr ? found.size() / 2 : 0];
   }
 
   Backend& backend_;
-  const OtherWeights* other_weights_;
+  const TimedConditions conditions_;
   int runs_;  // after one that warms up
   Buffer others_;
 };
@@ -143,7 +143,7 @@ class TimedStage {
  public:
   // `largest`: the most tokens of a pass; `positions`: the most positions of a sample in parts, 0: none is.
   TimedStage(Backend& backend, const Stage& stage, DType compute, TimedSamples samples, int64_t largest,
-             int64_t positions, const OtherWeights* others = nullptr)
+             int64_t positions, TimedConditions conditions = {})
       : backend_(backend),
         stage_(stage),
         samples_(samples),
@@ -153,7 +153,7 @@ class TimedStage {
         memory_(backend),
         residual_(memory_.allocate(compute, {largest, stage.config().hidden})),
         noise_(std::min(residual_.numel(), kMaxNoise)),
-        stopwatch_(backend, others) {
+        stopwatch_(backend, conditions) {
     cached_ = samples.cached.value_or(0);
     shape_ = samples.cached ? shape_of_steps(cached_, largest) : shape_of_caches(positions);
     if (!samples.cached && positions == 0) return;
@@ -250,24 +250,22 @@ CostCurve measure_stage_curve(Backend& backend, const Stage& stage, DType comput
   if (samples.cached) {  // each number of sequences in caches for it, because many sequences have room for less
     for (const int64_t sequences : sizes)
       curve.seconds.push_back(
-          TimedStage(backend, stage, compute, samples, sequences, 0, conditions.others)
+          TimedStage(backend, stage, compute, samples, sequences, 0, conditions)
               .seconds(sequences, 0, sequences == sizes.front() ? conditions.warm_seconds : 0, true));
     return curve;
   }
   TimedStage timed(backend, stage, compute, samples, sizes.back(), sizes.front() < samples.length ? samples.length : 0,
-                   conditions.others);
-  for (const int64_t tokens : sizes) {
-    const int64_t past = std::max<int64_t>(0, (samples.length - tokens) / 2);
-    curve.seconds.push_back(timed.seconds(tokens, past, conditions.warm_seconds));
-    conditions.warm_seconds = 0;
-  }
+                   conditions);
+  for (const int64_t tokens : sizes)
+    curve.seconds.push_back(
+        timed.seconds(tokens, std::max<int64_t>(0, (samples.length - tokens) / 2), conditions.warm_seconds));
   return curve;
 }
 
 int64_t max_timed_sequences(int64_t cached) { return kMaxStepPages / (cached / kStepPage + 1); }
 
 CostCurve measure_head_curve(Backend& backend, const Stage& stage, DType compute, std::span<const int64_t> rows,
-                             const OtherWeights* others) {
+                             TimedConditions conditions) {
   const ModelConfig& config = stage.config();
   const int64_t most = rows.back();
   Scratch scratch(backend.allocate(stage_memory(config, stage.layers(), compute, compute, most, most).scratch_bytes));
@@ -275,7 +273,7 @@ CostCurve measure_head_curve(Backend& backend, const Stage& stage, DType compute
   const Tensor residual = memory.allocate(compute, {most, config.hidden}),
                logits = memory.allocate(DType::kF32, {most, config.vocab});
   Noise(residual.numel()).fill(backend, residual);
-  Stopwatch stopwatch(backend, others);
+  Stopwatch stopwatch(backend, conditions);
   CostCurve curve{.sizes = {rows.begin(), rows.end()}, .seconds = {}};
   for (const int64_t count : rows)
     curve.seconds.push_back(stopwatch.seconds(

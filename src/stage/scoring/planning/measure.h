@@ -37,8 +37,9 @@ class OtherWeights {
 // hold.
 size_t other_weight_bytes(const ModelConfig& config, DType compute, int64_t ranks);
 
-// What precedes measurements that are saved. The device works for `warm_seconds`, so that its clock is that of a long
-// job. With `others`, a time is the median of several instead of the least.
+// What precedes measurements that are saved: of these, a time is the median of several instead of the least. The device
+// does the same work for `warm_seconds`, so that its clock is that of a long job; many rows draw so much power that the
+// clock falls.
 struct TimedConditions {
   double warm_seconds = 0;
   const OtherWeights* others = nullptr;
@@ -58,6 +59,6 @@ CostCurve measure_stage_curve(Backend& backend, const Stage& stage, DType comput
 // The most sequences that are timed with this number of cached tokens each.
 int64_t max_timed_sequences(int64_t cached);
 CostCurve measure_head_curve(Backend& backend, const Stage& stage, DType compute, std::span<const int64_t> rows,
-                             const OtherWeights* others = nullptr);
+                             TimedConditions conditions = {});
 
 }  // namespace lfm2
